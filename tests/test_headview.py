@@ -124,3 +124,28 @@ def test_wrong_arguments_are_refused():
         match=r"^weights must be 0 after the query, token 0, not 0\.25 at token 1; the picture is of a causal head$",
     ):
         draw(["a", "b"], 0, weights=[0.75, 0.25])
+
+
+@pytest.mark.parametrize("palette", ["_LIGHT", "_DARK"])
+def test_text_stands_out_from_what_is_behind_it(palette: str):
+    """WCAG 2 asks for 4.5 to 1."""
+    from qkv import headview
+
+    colors = {
+        name: np.array([int(code[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+        for name, code in getattr(headview, palette).items()
+    }
+
+    def luminance(color: np.ndarray) -> float:
+        linear = np.where(color <= 0.04045, color / 12.92, ((color + 0.055) / 1.055) ** 2.4)
+        return float(linear @ [0.2126, 0.7152, 0.0722])
+
+    def contrast(one: np.ndarray, other: np.ndarray) -> float:
+        dark, bright = sorted([luminance(one), luminance(other)])
+        return (bright + 0.05) / (dark + 0.05)
+
+    shade = headview._SHADE
+    shaded = shade * colors["bar"] + (1 - shade) * colors["paper"]
+    assert contrast(colors["ink"], shaded) >= 4.5
+    for name in ("ink", "soft", "faint", "sink"):
+        assert contrast(colors[name], colors["paper"]) >= 4.5, name
