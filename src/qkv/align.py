@@ -1,0 +1,113 @@
+"""Where the queries stand among the keys (contract B6): one alignment an expression, told or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from .errors import AlignmentError
+from .masks import Align, KeyRange, KeySet, Mask
+from .ranges import Ints
+
+
+def resolve_offset(
+    batch: tuple[int, ...],
+    queries: int,
+    keys: int,
+    rules: Iterable[tuple[str, Align]],
+    lengths: Ints | None,
+    own: Align = None,
+) -> Ints:
+    """The position of the first query of each sequence, int64 (N,).
+
+    Args:
+        rules: (how it is written, its alignment) of every positional rule of the call.
+        lengths: (N,) keys that exist in each sequence, None for S.
+        own: what to use where no rule says (a cache knows that its queries are the newest rows).
+
+    Raises:
+        AlignmentError: two rules say different things, or L != S and none says anything.
+    """
+    count = int(np.prod(batch, dtype=np.int64))
+    said: list[tuple[str, Align]] = []
+    unsaid = ""
+    for text, align in rules:
+        if align is None:
+            unsaid = unsaid or text
+        elif not any(_equal(align, other) for _, other in said):
+            said.append((text, align))
+    if len(said) > 1:
+        (text_a, a), (text_b, b) = said[:2]
+        raise AlignmentError(
+            f"mask and bias must have one alignment, but {text_a} says align={_show(a)} and {text_b} says align={_show(b)}; write it once"
+        )
+    align = said[0][1] if said else own
+    if align is None:
+        if queries != keys and queries and keys and unsaid:
+            raise AlignmentError(_picture(unsaid, queries, keys))
+        return np.zeros(count, np.int64)
+    if isinstance(align, str):
+        if align == "start":
+            return np.zeros(count, np.int64)
+        return (np.full(count, keys, np.int64) if lengths is None else lengths) - queries
+    if isinstance(align, int):
+        return np.full(count, align, np.int64)
+    if align.shape != batch:
+        raise AlignmentError(
+            f"align must be one offset or one per sequence, shape (B…) = {batch}, but has shape {align.shape}; reshape it to the batch axes"
+        )
+    return align.reshape(-1).astype(np.int64)
+
+
+def known_lengths(mask: Mask | None, count: int) -> Ints | None:
+    """Past-the-last existing key of each sequence, (N,), as the conjoined `keys(…)` of an expression tell it."""
+    out: Ints | None = None
+    for term in mask.conjuncts() if mask is not None else ():
+        if isinstance(term, KeyRange):
+            stop = np.broadcast_to(term.stop.reshape(-1), (count,))
+        elif isinstance(term, KeySet):
+            exists = term.flat()
+            last = exists.shape[-1] - exists[:, ::-1].argmax(axis=-1)
+            stop = np.broadcast_to(np.where(exists.any(axis=-1), last, 0), (count,))
+        else:
+            continue
+        out = stop.astype(np.int64) if out is None else np.minimum(out, stop)
+    return out
+
+
+def _equal(a: Any, b: Any) -> bool:
+    return type(a) is type(b) and bool(np.array_equal(a, b))
+
+
+def _show(align: Any) -> str:
+    return repr(align) if isinstance(align, (str, int)) else f"<{align.shape} offsets>"
+
+
+def _picture(rule: str, queries: int, keys: int) -> str:
+    """Both readings of a causal rule side by side, at most 12 keys and 4 rows of it."""
+    rows, cols = min(queries, 4), min(keys, 12)
+    short = rows < queries or cols < keys
+    if short:  # the same shape in small: as many rows more or fewer than keys as fit
+        rows, cols = (rows, min(max(rows + 2, 3), cols)) if queries < keys else (min(max(cols // 2, 3), 4), 2)
+    end, start = [], []
+    for i in range(rows):
+        end.append(" ".join("x" if j <= i + cols - rows else "." for j in range(cols)))
+        start.append(" ".join("x" if j <= i else "." for j in range(cols)))
+    pad = max(len(end[0]), 20)
+    lines = [
+        f"{rule} with {queries} {_plural(queries, 'query', 'queries')} and {keys} {_plural(keys, 'key', 'keys')} can mean two things, "
+        'so say which: align="end", align="start", or the position of the first query'
+        + (" (drawn small)" if short else "")
+        + ":"
+    ]
+    for i in range(rows):
+        head_a, head_b = ('align="end"  ', 'align="start"  ') if i == 0 else (" " * 13, " " * 15)
+        lines.append(f"   {head_a}{end[i]:<{pad}}   {head_b}{start[i]}")
+    lines.append(f"   {'the queries are the newest rows (a cache)':<{pad + 16}}   the queries are the first rows")
+    return "\n".join(lines)
+
+
+def _plural(n: int, one: str, many: str) -> str:
+    return one if n == 1 else many

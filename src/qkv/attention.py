@@ -1,0 +1,305 @@
+"""The front door: `attend(...)` gives the output, `attention(...)` an `Attention` that can be asked about its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from . import engines, questions
+from .contract import canonical, refuse_foreign
+from .diagnose import raise_faults
+from .errors import ArgumentError, DTypeError
+from .floats import Array
+from .interop import to_numpy
+from .plan import Plan
+from .problem import Problem
+
+__all__ = ["Attention", "Contributions", "Influence", "attend", "attention"]
+
+
+def attend(
+    query: Any,
+    key: Any,
+    value: Any = None,
+    *,
+    mask: Any = None,
+    bias: Any = None,
+    scale: Any = None,
+    softcap: Any = None,
+    sink: Any = None,
+    empty: str = "raise",
+    nonfinite: str = "raise",
+    layout: str = "bhld",
+    **others: Any,
+) -> Any:
+    """Attention: softmax(scale · query · keyᵀ) · value over the allowed keys.
+
+    Args:
+        query: (B…, H, L, D); three axes are (H, L, D), two are one head. NumPy, torch on the CPU, JAX on the CPU, or
+            anything with DLPack on the CPU; float16, bfloat16, float32 or float64.
+        key: (B…, G, S, D), H a multiple of G: query head h reads key head h // (H // G). Or a `Cache`, without value.
+        value: (B…, G, S, E).
+        mask: which pairs are allowed: an expression of `causal`, `window`, `keys`, …, or booleans that broadcast to
+            (B…, H, L, S), True = this query may read this key.
+        bias: numbers added to the scores after the softcap, broadcasting to (B…, H, L, S), -inf forbids; or `alibi(…)`.
+        scale: factor of the scores, 1/sqrt(D) if left out.
+        softcap: c > 0 replaces a score s by c · tanh(s / c).
+        sink: one logit per query head, (H,), that takes part in the denominator only.
+        empty: a row with no allowed key is refused ("raise") or answered with 0 ("zero").
+        nonfinite: a NaN or infinity that an allowed pair reads is refused ("raise") or makes its row NaN ("propagate").
+        layout: "bhld" (also "bhsd"), or "blhd" ("bshd") for length before heads, in and out.
+
+    Returns:
+        (B…, H, L, E) in the caller's layout, kind and dtype; it owns its memory.
+
+    Raises:
+        ShapeError, DTypeError, ArgumentError, AlignmentError, UnsupportedError: an argument, see the message.
+        EmptyRowError, NonFiniteError, ScoreOverflowError: the numbers, see `empty` and `nonfinite`.
+
+    Formula: Vaswani et al. 2017, "Attention Is All You Need", section 3.2.1.
+
+    >>> import numpy as np, qkv
+    >>> query, key = np.array([[2**0.5, 0.0]]), np.array([[1.0, 0.0], [0.0, 1.0]])
+    >>> value = np.array([[10.0, 0.0], [0.0, 20.0]])
+    >>> qkv.attend(query, key, value).round(3).tolist()
+    [[7.311, 5.379]]
+    """
+    refuse_foreign(others)
+    problem = canonical(
+        query,
+        key,
+        value,
+        mask=mask,
+        bias=bias,
+        scale=scale,
+        softcap=softcap,
+        sink=sink,
+        empty=empty,
+        nonfinite=nonfinite,
+        layout=layout,
+    )
+    return _carry_out(problem, engines.choose(problem))[0]
+
+
+def attention(query: Any, key: Any, value: Any = None, **arguments: Any) -> Attention:
+    """The same as `attend`, with the log-sum-exp and answers about the weights; takes the same arguments.
+
+    >>> import numpy as np, qkv
+    >>> rng = np.random.default_rng(0)
+    >>> q, k, v = rng.normal(size=(3, 2, 5, 8))
+    >>> a = qkv.attention(q, k, v, mask=qkv.causal())
+    >>> a.output.shape, a.lse.shape, a.top(2).keys.shape
+    ((2, 5, 8), (2, 5), (2, 5, 2))
+    """
+    refuse_foreign({name: x for name, x in arguments.items() if name not in _ARGUMENTS})
+    problem = canonical(query, key, value, **arguments)
+    plan = engines.choose(problem)
+    output, lse = _carry_out(problem, plan)
+    return Attention(output=output, lse=lse, _problem=problem, _plan=plan)
+
+
+_ARGUMENTS = frozenset(["mask", "bias", "scale", "softcap", "sink", "empty", "nonfinite", "layout"])
+
+
+def _carry_out(problem: Problem, plan: Plan) -> tuple[Any, Any]:
+    """(output, log-sum-exp) as the caller's kind, or the contract's error."""
+    layout = problem.layout
+    shape = (*problem.batch, problem.heads, problem.queries, problem.value_width)
+    # Allocated in the caller's axes where those are canonical, so that the result owns its memory.
+    given, stored = layout.kind.empty(shape[1:] if layout.axes == 2 else shape, problem.dtype.name)
+    result = engines.run(problem, plan, stored.reshape(shape))
+    if result.wrong is not None or not result.all_allowed:
+        raise_faults(problem, result.status, result.wrong)
+    lse = result.lse.reshape(shape[:-1])
+    output = layout.restored(given, trailing=1) if layout.axes != 2 else given
+    return layout.kind.wrap(output, problem.dtype.name), layout.kind.wrap(layout.restored(lse, trailing=0))
+
+
+@dataclass(frozen=True, eq=False)
+class Top:
+    """The largest weights of each row: `keys` int64 (B…, H, L, k), -1 where a row has fewer; `weights`, 0 there."""
+
+    keys: Any
+    weights: Any
+
+    def __iter__(self) -> Any:
+        return iter((self.keys, self.weights))
+
+
+@dataclass(frozen=True, eq=False)
+class Contributions:
+    """What each key put into one query's output, (B…, H, S) each (without H where one head was asked).
+
+    Attributes:
+        weight: α_j. norm: ‖α_j v_j‖. share: α_j v_j · o / ‖o‖², signed, adds up to 1 over the keys; NaN where o is 0 (C6).
+    """
+
+    weight: Any
+    norm: Any
+    share: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Influence:
+    """How one query's output would change if one key were forbidden, for each key.
+
+    Attributes:
+        relative: ‖o − o₋ⱼ‖ / ‖o‖, (B…, H, S); 0 for keys the query may not read, NaN where o is 0.
+        sole: True where the key is the only one the row may read: without it the row would be zero.
+        vectors: o₋ⱼ − o, (B…, H, S, E), if asked for, else None.
+    """
+
+    relative: Any
+    sole: Any
+    vectors: Any
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Attention:
+    """The result of `attention(...)`: output, log-sum-exp, and questions answered in memory linear in L + S.
+
+    Weights are those of the contract: exactly 0 where a pair is not allowed, adding up to 1 over the allowed keys (to 1
+    minus its share with a sink). Arrays come in the caller's kind, with axes (B…, H, L, …) in every layout; two-axis input has no
+    head axis.
+
+    Attributes:
+        output: as from `attend`.
+        lse: natural log-sum-exp of a row's allowed scores and sink, (B…, H, L), float32 (float64 for float64 input);
+            -inf for a row without keys.
+    """
+
+    output: Any
+    lse: Any
+    _problem: Problem = field(repr=False)
+    _plan: Plan = field(repr=False)
+
+    def __repr__(self) -> str:
+        p = self._problem
+        return f"<Attention of {p.dtype.name}: {p.batch} × {p.heads} heads × {p.queries} queries × {p.keys} keys, by the {self._plan.engine} engine>"
+
+    def weights(self, queries: Any, *, heads: Any = None, keys: Any = None) -> Any:
+        """The weights of the rows asked, (B…, heads, queries, keys).
+
+        Args:
+            queries: row indices, an int or a sequence (negative ones count from the end); `range(L)` is the whole matrix.
+            heads, keys: indices; all of them if left out.
+
+        >>> import numpy as np, qkv
+        >>> x = np.zeros((1, 4, 2))
+        >>> qkv.attention(x, x, x, mask=qkv.causal()).weights([2]).round(3).tolist()
+        [[[0.333, 0.333, 0.333, 0.0]]]
+        """
+        p = self._problem
+        rows = _indices("queries", queries, p.queries)
+        picked = np.arange(p.heads) if heads is None else _indices("heads", heads, p.heads)
+        cols = None if keys is None else _indices("keys", keys, p.keys)
+        return self._give(questions.chosen_weights(p, self._plan, rows, picked, cols))
+
+    def top(self, k: int) -> Top:
+        """The k largest weights of every row and their keys, (B…, H, L, k); ties take the lower index (C6).
+
+        Rows with fewer than k allowed keys are padded with key -1 and weight 0.
+        """
+        if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or k < 1:
+            raise ArgumentError(f"k must be a whole number of at least 1, but {k!r} came")
+        keys, weights = questions.top(self._problem, self._plan, int(k))
+        return Top(self._give(keys), self._give(weights))
+
+    def received(self) -> Any:
+        """Mass each key receives: the sum of its weights over all query rows, (B…, H, S)."""
+        return self._give(questions.received(self._problem, self._plan))
+
+    def entropy(self) -> Any:
+        """Entropy of each row in nats, -Σ p ln p of the weights renormalised over the allowed keys, (B…, H, L) (C4)."""
+        return self._give(questions.entropy(self._problem, self._plan))
+
+    def effective_keys(self) -> Any:
+        """exp(entropy): over how many keys a row spreads, (B…, H, L); 0 for a row that reads none (C2, C4)."""
+        p = self._problem
+        return self._give(questions.effective_keys(p, self._plan, questions.entropy(p, self._plan)))
+
+    def sink_share(self) -> Any:
+        """The share of a row that goes to the sink, (B…, H, L); 0 without a sink, 1 for a row with nothing else (C4)."""
+        return self._give(questions.sink_share(self._problem, self._plan))
+
+    def contributions(self, query: int, *, head: int | None = None) -> Contributions:
+        """What each key put into the output of one query row: α_j v_j, its norm and its share along the output.
+
+        Args:
+            query: the row, negative ones count from the end. head: one query head; all if left out.
+
+        >>> import numpy as np, qkv
+        >>> q, k = np.array([[2**0.5, 0.0]]), np.eye(2)
+        >>> c = qkv.attention(q, k, np.array([[10.0, 0], [0, 20]])).contributions(0)
+        >>> c.weight.round(2).tolist(), (c.norm / c.norm.sum()).round(2).tolist(), c.share.round(2).tolist()
+        ([0.73, 0.27], [0.58, 0.42], [0.65, 0.35])
+        """
+        one = questions.one_query(self._problem, self._plan, self._row(query))
+        norm, share = questions.contributions(self._problem, one)
+        return Contributions(*(self._of_head(x, head) for x in (one.weight, norm, share)))
+
+    def influence(self, query: int, *, head: int | None = None, vectors: bool = False) -> Influence:
+        """How the output of one query row would change if one key were forbidden, for every key.
+
+        In closed form o₋ⱼ − o = −α_j/(1−α_j) · (v_j − o), with 1 − α_j summed from the other keys and the sink. It is
+        local to the head: other heads and later layers may make up for it.
+
+        Args:
+            query, head: as in `contributions`. vectors: whether to give the vectors o₋ⱼ − o as well.
+
+        >>> import numpy as np, qkv
+        >>> q, k = np.array([[2**0.5, 0.0]]), np.eye(2)
+        >>> qkv.attention(q, k, np.array([[10.0, 0], [0, 20]])).influence(0).relative.round(2).tolist()
+        [1.8, 0.66]
+        """
+        p = self._problem
+        one = questions.one_query(p, self._plan, self._row(query))
+        relative, sole, change = questions.influence(p, one)
+        moved = None
+        if vectors:
+            every = np.zeros((p.batches, p.heads, p.keys, p.value_width))
+            for n in range(p.batches):
+                every[n] = change(n)
+            moved = self._of_head(every, head)
+        return Influence(self._of_head(relative, head), self._of_head(sole, head), moved)
+
+    def _row(self, query: Any) -> int:
+        return int(_indices("query", query, self._problem.queries)[0])
+
+    def _of_head(self, array: Array, head: Any) -> Any:
+        """(N, H, …) of all heads, or of the one asked, to the caller."""
+        if head is None:
+            return self._give(array)
+        return self._give(array[:, int(_indices("head", head, self._problem.heads)[0])], headless=True)
+
+    def _give(self, array: Array, *, headless: bool = False) -> Any:
+        """(N, H, …) as (B…, H, …) in the caller's kind; (…) for two-axis input, which has no head axis either."""
+        p = self._problem
+        if array.dtype == np.float64 and p.dtype.compute != np.float64:
+            array = array.astype(np.float32)
+        array = array.reshape(*p.batch, *array.shape[1:])
+        if p.layout.axes == 2 and not headless:
+            array = array[0]
+        return p.layout.kind.wrap(np.ascontiguousarray(array))
+
+
+def _indices(name: str, wanted: Any, size: int) -> Any:
+    if isinstance(wanted, range):
+        wanted = list(wanted)
+    if isinstance(wanted, Iterable) and not isinstance(wanted, (list, tuple)) and not hasattr(wanted, "dtype"):
+        wanted = list(wanted)
+    array = to_numpy(wanted, name, scalars=True)
+    if array.size == 0:
+        return np.zeros(0, np.int64)
+    if array.dtype == np.bool_ or not np.issubdtype(array.dtype, np.integer):
+        raise DTypeError(
+            f"{name} must be whole numbers, but has dtype {array.dtype}; np.flatnonzero(a) turns booleans into indices"
+        )
+    flat = array.reshape(-1).astype(np.int64)
+    if int(flat.max()) >= size or int(flat.min()) < -size:
+        wrong = int(flat[(flat >= size) | (flat < -size)][0])
+        raise ArgumentError(f"{name} must be within -{size}…{size - 1}, but {wrong} came")
+    return np.where(flat < 0, flat + size, flat)

@@ -1,0 +1,140 @@
+"""From Problem and Plan to calls of the native engine: the same numbers as plain arrays and integers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ..floats import Array
+from ..masks import Allow, KeySet
+from ..plan import Plan
+from ..problem import Problem
+from ..state import Rows
+from . import native
+
+#: Pairs of a rule that are evaluated together, where a mask is neither intervals nor an array.
+_PAIRS = 1 << 22
+
+
+class Part(NamedTuple):
+    """A native call and the batch and rows of the problem it answers."""
+
+    batch: Any
+    rows: slice
+    call: native.Call
+
+
+def run_output(problem: Problem, plan: Plan, output: Array) -> tuple[Array, npt.NDArray[np.uint8], bool, bool, int]:
+    """Attention into `output`, (N, H, L, E): (lse, status, whether all rows are allowed, whether any met a fault, blocks)."""
+    shape = (problem.batches, problem.heads, problem.queries)
+    lse, status = np.empty(shape, problem.dtype.compute), np.zeros(shape, np.uint8)
+    any_bits, all_bits, touched = 0, 0xFF, 0
+    for batch, rows, call in _parts(problem, plan, "output"):
+        result = native.run(call)
+        at = (batch, slice(None), rows)
+        assert result.output is not None
+        assert result.lse is not None
+        output[at], lse[at], status[at] = (
+            x.reshape(y[at].shape) for x, y in ((result.output, output), (result.lse, lse), (result.status, status))
+        )
+        any_bits, all_bits, touched = (
+            any_bits | result.status_any,
+            all_bits & result.status_all,
+            touched + result.blocks_touched,
+        )
+    return lse, status, bool(all_bits & 1), bool(any_bits & ~1), touched
+
+
+def run_state(problem: Problem, plan: Plan) -> Rows:
+    """The states of all rows, (N, H, L)."""
+    shape, dtype = (problem.batches, problem.heads, problem.queries), problem.dtype.compute
+    out = Rows(
+        np.empty(shape, dtype),
+        np.empty(shape, dtype),
+        np.empty((*shape, problem.value_width), dtype),
+        np.zeros(shape, np.uint8),
+    )
+    for batch, rows, call in _parts(problem, plan, "state"):
+        result = native.run(call)
+        at = (batch, slice(None), rows)
+        for mine, found in (
+            (out.max, result.max),
+            (out.sum, result.sum),
+            (out.mix, result.mix),
+            (out.status, result.status),
+        ):
+            assert found is not None
+            mine[at] = found.reshape(mine[at].shape)
+    return out
+
+
+def _parts(problem: Problem, plan: Plan, want: str) -> Iterator[Part]:
+    """One call for everything, or one for each block of rows where the mask's rule has to be evaluated in Python."""
+    everything = slice(None)
+    pairs = _array_rule(problem)
+    if problem.rule is None or pairs is not None:
+        yield Part(everything, everything, _call(problem, plan, want, None, slice(0, problem.queries), pairs))
+        return
+    span = max(_PAIRS // max(problem.heads * problem.keys, 1), 1)
+    cols = np.arange(problem.first_key, problem.first_key + problem.keys, dtype=np.int64)
+    for n in range(problem.batches):
+        for start in range(0, problem.queries, span):
+            rows = slice(start, min(start + span, problem.queries))
+            at = np.arange(rows.start, rows.stop, dtype=np.int64)
+            seen = problem.rule.tile(problem.frame, n, slice(0, problem.heads), at, cols)
+            full = np.broadcast_to(seen, (problem.heads, at.size, problem.keys))
+            yield Part(slice(n, n + 1), rows, _call(problem, plan, want, n, rows, full))
+
+
+def _array_rule(problem: Problem) -> Array | None:
+    """A rule that is one array already, as a view (B…, H, L, S); nothing is copied."""
+    rule, shape = problem.rule, (*problem.batch, problem.heads, problem.queries, problem.keys)
+    keys = slice(problem.first_key, problem.first_key + problem.keys)
+    if isinstance(rule, Allow):
+        return rule.full(problem.frame)[..., keys]
+    if isinstance(rule, KeySet):
+        return np.broadcast_to(rule.exists[..., None, None, keys], shape)
+    return None
+
+
+def _call(problem: Problem, plan: Plan, want: str, n: int | None, rows: slice, allow: Array | None) -> native.Call:
+    at: Any = (...,) if n is None else problem.at(n)
+    batches = problem.batches if n is None else 1
+    pick = slice(None) if n is None else slice(n, n + 1)
+    ranges, origin = problem.ranges, problem.origin
+    length = rows.stop - rows.start
+    lo, hi = (_rows(array, pick, rows, length) for array in (ranges.lo, ranges.hi))
+    offset = problem.frame.offset[pick] - problem.first_key + rows.start
+    return native.Call(
+        query=problem.query[at][..., rows, :],
+        key=problem.key[at],
+        value=problem.value[at],
+        dtype=problem.dtype.name,
+        scale=problem.scale,
+        softcap=problem.softcap,
+        slopes=problem.slopes,
+        sink=problem.sink,
+        offset=np.ascontiguousarray(np.broadcast_to(offset, (batches,)), np.int64),
+        bias=None if problem.bias is None else problem.bias[at][..., rows, :],
+        bias_dtype=problem.bias_dtype,
+        allow=allow,
+        lo=lo,
+        hi=hi,
+        origin=None if not origin.any() else _rows(origin[..., None], pick, rows, length)[..., 0],
+        tile_rows=plan.tile,
+        block=plan.block,
+        split=plan.split,
+        spread=plan.spread,
+        threads=plan.threads,
+        want=want,
+    )
+
+
+def _rows(array: Array, pick: slice, rows: slice, length: int) -> npt.NDArray[np.int32]:
+    """(N or 1, L or 1, K) as int32 (N or 1, L of these rows, K)."""
+    chosen = array[pick] if array.shape[0] > 1 else array
+    chosen = chosen[:, rows] if chosen.shape[1] > 1 else chosen
+    return np.ascontiguousarray(np.broadcast_to(chosen, (chosen.shape[0], length, chosen.shape[2])), np.int32)

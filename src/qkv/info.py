@@ -1,0 +1,88 @@
+"""What is installed and what it can do here: version, engine, instruction sets, threads, optional packages."""
+
+from __future__ import annotations
+
+import importlib.util
+import platform
+import sys
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from .engines import native
+from .version import __version__
+
+__all__ = ["Info", "info"]
+
+#: Packages that add something when they are there, and what.
+_OPTIONAL = {
+    "rich": "draws the command line",
+    "safetensors": "reads .safetensors files",
+    "ml_dtypes": "bfloat16 in NumPy arrays",
+    "torch": "tensors in and out",
+    "jax": "arrays in and out",
+}
+
+
+@dataclass(frozen=True)
+class Info:
+    """Answer of `info`; `str()` of it is a short text.
+
+    Attributes:
+        version: of this package. python, numpy: versions. system: operating system and processor family.
+        engine: "native" or "numpy", what `attend` uses. why: one sentence where the native engine is missing, else "".
+        level: instruction set in use; levels: all that this machine and build offer.
+        threads: how many the native engine uses by default.
+        row_invariant: whether the bits of a row depend on nothing but the row (F3); the NumPy engine promises only that
+            the same call gives the same bits.
+        optional: optional package -> whether it is installed (found without importing it).
+    """
+
+    version: str
+    python: str
+    numpy: str
+    system: str
+    engine: str
+    why: str
+    level: str
+    levels: tuple[str, ...]
+    threads: int
+    row_invariant: bool
+    optional: dict[str, bool]
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it, ready for JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        engine = (
+            f"native engine ({self.level}, {self.threads} threads)"
+            if self.engine == "native"
+            else f"NumPy engine ({self.why})"
+        )
+        there = ", ".join(name for name, found in self.optional.items() if found) or "none"
+        return f"qkv {self.version} · {engine} · NumPy {self.numpy} · Python {self.python} · optional: {there}"
+
+
+def info() -> Info:
+    """Version, engine and why, instruction sets, threads, and which optional packages are there.
+
+    >>> import qkv
+    >>> qkv.info().engine in ("native", "numpy")
+    True
+    """
+    there = native.available()
+    return Info(
+        version=__version__,
+        python=platform.python_version(),
+        numpy=np.__version__,
+        system=f"{platform.system()} {platform.machine()}",
+        engine="native" if there else "numpy",
+        why="" if there else native.why_not(),
+        level=native.level() if there else "",
+        levels=tuple(native.levels()) if there else (),
+        threads=native.default_threads() if there else 1,
+        row_invariant=there,
+        optional={name: name in sys.modules or importlib.util.find_spec(name) is not None for name in _OPTIONAL},
+    )

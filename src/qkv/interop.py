@@ -1,0 +1,202 @@
+"""Arrays in and out: NumPy, torch on the CPU, JAX on the CPU, anything that speaks DLPack on the CPU.
+
+The only file that knows frameworks, and it imports none: whoever hands over a tensor has already imported its library.
+What cannot be taken faithfully is refused, never converted in silence.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .errors import DTypeError, UnsupportedError
+from .floats import FLOATS, Array
+
+_CPU = 1  # kDLCPU of the DLPack protocol
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Which library an array came from, so that results go back to it.
+
+    Attributes:
+        name: "numpy", "torch", "jax", or the module of another array library.
+        bfloat16: the NumPy dtype object the caller's bfloat16 arrays have (NumPy with ml_dtypes), else None.
+    """
+
+    name: str
+    bfloat16: Any = None
+
+    def empty(self, shape: tuple[int, ...], dtype: str) -> tuple[Array, Array]:
+        """A fresh result as (array in the caller's NumPy dtype, the same memory in storage form)."""
+        storage = FLOATS[dtype].storage
+        if dtype == "bfloat16" and self.bfloat16 is not None:
+            out = np.empty(shape, self.bfloat16)
+            return out, out.view(storage)
+        out = np.empty(shape, storage)
+        return out, out
+
+    def wrap(self, array: Array, dtype: str | None = None) -> Any:
+        """The array as the caller's kind; `dtype` names the float type where the array holds bfloat16 bits."""
+        if self.name == "numpy":
+            if dtype == "bfloat16" and array.dtype == np.uint16 and self.bfloat16 is not None:
+                return array.view(self.bfloat16)
+            return array
+        if self.name == "torch":
+            torch = sys.modules["torch"]
+            if dtype == "bfloat16" and array.dtype.itemsize == 2:
+                return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+            return torch.from_numpy(np.ascontiguousarray(array))
+        if self.name == "jax":
+            jax = sys.modules["jax"]
+            if dtype == "bfloat16" and array.dtype.itemsize == 2:
+                array = array.view(jax.numpy.bfloat16)
+            elif array.dtype == np.int64 and not jax.config.jax_enable_x64:
+                array = array.astype(np.int32)
+            return jax.numpy.asarray(array)
+        return sys.modules[self.name].from_dlpack(array)
+
+
+NUMPY = Kind("numpy")
+
+
+def take(x: Any, name: str) -> tuple[Array, str, Kind]:
+    """A query, key or value as (NumPy view in storage form, float type, kind), without a copy where that is possible.
+
+    Raises:
+        DTypeError: not an array, or not one of the four float types.
+        UnsupportedError: an array whose meaning would be lost: it requires grad, is traced, masked, or on a device.
+    """
+    array, kind = _view(x, name)
+    dtype = array.dtype
+    if dtype.name == "bfloat16":
+        return array.view(np.uint16), "bfloat16", Kind(kind.name, dtype if kind.name == "numpy" else None)
+    if kind.name == "torch" and x.dtype is sys.modules["torch"].bfloat16:
+        return array, "bfloat16", kind
+    if not dtype.isnative:
+        raise DTypeError(
+            f'{name} has foreign byte order ({dtype.str}); write {name}.astype({name}.dtype.newbyteorder("="))'
+        )
+    if dtype.name in FLOATS:
+        return array, dtype.name, kind
+    way = f"{name}.astype(np.float32)" if kind.name != "torch" else f"{name}.float()"
+    raise DTypeError(f"{name} must be float16, bfloat16, float32 or float64, but has dtype {dtype.name}; write {way}")
+
+
+def to_numpy(x: Any, name: str, *, scalars: bool = False) -> Array:
+    """Any other argument (mask, bias, sink, lengths, ids) as a NumPy array; lists and numbers only with `scalars`.
+
+    bfloat16 bits of torch arrive as ml_dtypes-free float32, exactly.
+    """
+    if scalars and isinstance(x, (bool, int, float, list, tuple, np.generic)):
+        try:
+            return np.asarray(x)
+        except ValueError:
+            raise DTypeError(f"{name}: a nested list of unequal lengths came; pass an array") from None
+    array, kind = _view(x, name)
+    if kind.name == "torch" and x.dtype is sys.modules["torch"].bfloat16:
+        return (array.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    if array.dtype.name == "bfloat16":
+        return array.astype(np.float32)
+    if not array.dtype.isnative:
+        raise DTypeError(
+            f'{name} has foreign byte order ({array.dtype.str}); write {name}.astype({name}.dtype.newbyteorder("="))'
+        )
+    return array
+
+
+def _view(x: Any, name: str) -> tuple[Array, Kind]:
+    if isinstance(x, np.ma.MaskedArray):
+        raise UnsupportedError(
+            f"{name} is a masked array, and its mask would be lost; pass {name}.filled(0) and say what may be read with mask= (there True = may read)"
+        )
+    if isinstance(x, np.ndarray):
+        if isinstance(x, np.matrix) or not (type(x) is np.ndarray or isinstance(x, np.memmap)):
+            raise UnsupportedError(
+                f"{name} is a {type(x).__name__}, whose meaning would be lost; pass np.asarray({name})"
+            )
+        return np.asarray(x), NUMPY
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(x, torch.Tensor):
+        return _torch_view(x, name, torch), Kind("torch")
+    jax = sys.modules.get("jax")
+    if jax is not None and isinstance(x, (jax.Array, jax.core.Tracer)):
+        return _jax_view(x, name, jax), Kind("jax")
+    if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
+        return _dlpack_view(x, name)
+    if isinstance(x, (list, tuple)):
+        raise DTypeError(
+            f"{name} must be an array, but a {type(x).__name__} came; write np.asarray({name}, dtype=np.float32)"
+            if name in ("query", "key", "value")
+            else f"{name} must be an array, but a {type(x).__name__} came; write np.asarray(…)"
+        )
+    raise DTypeError(
+        f"{name} must be a NumPy array, a torch or JAX array on the CPU, or speak DLPack, but {_a(type(x).__name__)} came; write np.asarray({name})"
+    )
+
+
+def _torch_view(x: Any, name: str, torch: Any) -> Array:
+    if x.requires_grad and torch.is_grad_enabled():
+        raise UnsupportedError(
+            f"{name} requires grad, and this engine would drop its gradient; pass {name}.detach(), or call inside torch.no_grad(), if you need none"
+        )
+    if x.device.type != "cpu":
+        raise UnsupportedError(f"{name} is on {x.device}, and this engine runs on the CPU; pass {name}.cpu()")
+    if x.layout is not torch.strided or x.is_quantized:
+        raise UnsupportedError(
+            f"{name} is {x.layout}{', quantized' if x.is_quantized else ''}, not a plain strided tensor; pass {name}.to_dense() or .dequantize()"
+        )
+    try:
+        plain = x.detach().resolve_conj().resolve_neg()
+        if plain.dtype is torch.bfloat16:
+            bits: Array = plain.view(torch.int16).numpy().view(np.uint16)
+            return bits
+        out: Array = plain.numpy()
+        return out
+    except (RuntimeError, TypeError, NotImplementedError) as problem:
+        raise UnsupportedError(
+            f"{name} is a {type(x).__name__} of {x.dtype} that has no memory NumPy can read ({str(problem).splitlines()[0]}); pass a plain CPU tensor"
+        ) from None
+
+
+def _jax_view(x: Any, name: str, jax: Any) -> Array:
+    if isinstance(x, jax.core.Tracer):
+        raise UnsupportedError(
+            f"{name} is a JAX tracer, which has no numbers yet; call outside jit, grad and vmap, or through jax.pure_callback"
+        )
+    platforms = {device.platform for device in x.devices()}
+    if platforms != {"cpu"}:
+        raise UnsupportedError(
+            f"{name} is on {', '.join(sorted(platforms))}, and this engine runs on the CPU; pass jax.device_put({name}, jax.devices('cpu')[0])"
+        )
+    try:
+        out: Array = np.asarray(x)
+    except RuntimeError as problem:
+        raise UnsupportedError(
+            f"{name} is a JAX array that cannot be read ({str(problem).splitlines()[0]}); pass one that is still alive"
+        ) from None
+    return out
+
+
+def _dlpack_view(x: Any, name: str) -> tuple[Array, Kind]:
+    if int(x.__dlpack_device__()[0]) != _CPU:
+        raise UnsupportedError(f"{name} is on a device, and this engine runs on the CPU; pass a copy on the CPU")
+    module = type(x).__module__.split(".")[0]
+    try:
+        array: Array = np.from_dlpack(x)
+    except (BufferError, RuntimeError, TypeError) as problem:
+        raise UnsupportedError(
+            f"{name} cannot be read through DLPack ({str(problem).splitlines()[0]}); pass np.asarray({name})"
+        ) from None
+    if not hasattr(sys.modules.get(module), "from_dlpack"):
+        raise UnsupportedError(
+            f"{name} is a {module} array, and {module}.from_dlpack to give a result back is missing; pass np.asarray({name})"
+        )
+    return array, Kind(module)
+
+
+def _a(word: str) -> str:
+    return f"{'an' if word[:1].lower() in 'aeiou' else 'a'} {word}"

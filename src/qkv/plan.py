@@ -1,0 +1,147 @@
+"""What an engine will do, as plain integers: tiles, key blocks, splits, threads.
+
+Every tile size of the package is in this file. The order in which the numbers of a row are added is decided here as
+well, and from nothing but dtype and head width (contract F3): keys are counted from the first key of the row's own
+sequence, `block` of them share one softmax step, and every `split` of them a fresh state starts that is merged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from .problem import Problem
+
+
+class Tile(NamedTuple):
+    """Consecutive query rows of one sequence that count their keys from one origin."""
+
+    batch: int
+    start: int
+    stop: int
+    origin: int
+
+
+class Block(NamedTuple):
+    """Keys lo <= j < hi, one softmax step; `full` when every row of the tile may read each of them."""
+
+    lo: int
+    hi: int
+    full: bool
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a problem is carried out.
+
+    Attributes:
+        engine: "native" or "numpy". level: the instruction set, "" for NumPy.
+        tile: query rows of one tile. block: keys of one softmax step. split: keys of one independent state.
+        threads: threads that share the tiles. spread: whether the splits of one tile are shared among threads as well.
+    """
+
+    engine: str
+    level: str
+    tile: int
+    block: int
+    split: int
+    threads: int
+    spread: bool
+
+    def tiles(self, problem: Problem) -> Iterator[Tile]:
+        """The tiles of a problem in order. Rows of one tile have one origin, so their key blocks coincide."""
+        origin = problem.origin
+        for n in range(problem.batches if problem.queries else 0):
+            row = origin[n if origin.shape[0] > 1 else 0]
+            cuts = (
+                [0, *(np.flatnonzero(np.diff(row)) + 1).tolist(), problem.queries]
+                if row.size > 1
+                else [0, problem.queries]
+            )
+            for begin, end in pairwise(cuts):
+                first = int(row[begin if row.size > 1 else 0])
+                for start in range(begin, end, self.tile):
+                    yield Tile(n, start, min(start + self.tile, end), first)
+
+    def blocks(self, problem: Problem, tile: Tile) -> list[Block]:
+        """The key blocks that some row of the tile may read, ascending. All others are skipped."""
+        ranges = problem.ranges
+        at = tile.batch if ranges.lo.shape[0] > 1 else 0
+        rows = slice(tile.start, tile.stop) if ranges.lo.shape[1] > 1 else slice(None)
+        lo, hi = ranges.lo[at, rows], ranges.hi[at, rows]
+        some = lo < hi
+        touched: dict[int, bool] = {}
+        for k in range(ranges.count):
+            if not some[:, k].any():
+                continue
+            low, high = int(lo[some[:, k], k].min()), int(hi[some[:, k], k].max())
+            # The part of this interval that is common to all rows: blocks inside it are full.
+            common_lo = int(lo[:, k].max()) if some[:, k].all() else high
+            common_hi = int(hi[:, k].min()) if some[:, k].all() else high
+            for index in range((low - tile.origin) // self.block, (high - 1 - tile.origin) // self.block + 1):
+                start, stop = self._edges(problem, tile, index)
+                full = problem.rule is None and common_lo <= start and stop <= common_hi
+                touched[index] = touched.get(index, False) or full
+        return [Block(*self._edges(problem, tile, index), touched[index]) for index in sorted(touched)]
+
+    def _edges(self, problem: Problem, tile: Tile, index: int) -> tuple[int, int]:
+        start = tile.origin + index * self.block
+        return max(start, 0), min(start + self.block, problem.keys)
+
+    def count(self, problem: Problem) -> Counts:
+        """How much of the problem the plan touches (per query head, all of which are alike)."""
+        touched = total = 0
+        for tile in self.tiles(problem):
+            touched += len(self.blocks(problem, tile))
+            total += -(-(problem.keys - min(tile.origin, 0)) // self.block)
+        sizes = np.broadcast_to(problem.ranges.sizes(), (problem.batches, problem.queries))
+        return Counts(touched, total, int(sizes.sum()), problem.batches * problem.queries * problem.keys)
+
+    def scratch(self, problem: Problem) -> int:
+        """Upper estimate in bytes of what carrying out the plan holds besides inputs and result."""
+        size = problem.dtype.compute.itemsize
+        share = problem.sharing if self.engine == "native" else problem.heads
+        key_heads = 1 if self.engine == "native" else problem.groups
+        rows = min(self.tile, max(problem.queries, 1)) * share
+        width, value_width = problem.width, problem.value_width
+        one = rows * (2 * self.block + width + 3 * value_width + 8) + key_heads * self.block * (width + value_width)
+        parts = 0
+        if self.spread:
+            splits = -(-problem.keys // self.split)
+            parts = problem.batches * problem.heads * problem.queries * splits * (value_width + 3)
+        return size * (one * self.threads + parts) + 8 * int(problem.ranges.lo.size + problem.ranges.hi.size)
+
+
+class Counts(NamedTuple):
+    """Tiles (query tile × key block) touched and in all; pairs the ranges allow and in all."""
+
+    touched: int
+    blocks: int
+    pairs: int
+    all_pairs: int
+
+
+def order(dtype: str, width: int) -> tuple[int, int]:
+    """(block, split): the fixed order of additions of a row, from float type and head width alone (F3)."""
+    # Wide heads take smaller blocks, so that a block of keys and values still fits the second-level cache.
+    size = 8 if dtype == "float64" else 4
+    block = 128 if width * size <= 1024 else 64 if width * size <= 4096 else 16
+    return block, 2048
+
+
+def make_plan(problem: Problem, engine: str, level: str, threads: int) -> Plan:
+    """The plan of one problem for an engine ("native" or "numpy") with so many threads."""
+    if engine == "numpy":
+        # NumPy works on all heads at once, so fewer and wider steps; its bits depend on shapes anyway (F3).
+        rows = max(1, min(128, (1 << 21) // max(256 * problem.heads, 1)))
+        return Plan("numpy", "", rows, 256, 2048, 1, False)
+    block, split = order(problem.dtype.name, problem.width)
+    # Heads of a group share a tile's lanes, so that keys are read once for all of them.
+    rows = max(1, 128 // problem.sharing)
+    tasks = problem.batches * problem.groups * -(-problem.queries // rows)
+    spread = threads > 1 and tasks < 2 * threads and problem.keys > split
+    return Plan("native", level, rows, block, split, threads, spread)

@@ -1,0 +1,303 @@
+"""Questions about the weights, answered tile by tile in memory linear in L + S (never an L×S matrix).
+
+Everything here comes from one generator of weight rows; formulas stand in the docstrings of `Attention`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .engines.numpy_tiles import score_block, tensor_block, tile_queries
+from .floats import Array
+from .plan import Block, Plan, Tile
+from .problem import Problem
+from .state import NONFINITE, OVERFLOW
+
+Bools = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.int64]
+
+#: Numbers of one block of weights held at a time.
+_BUDGET = 1 << 22
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """Weights of one tile's rows over keys lo <= j < hi; all other keys have weight 0.
+
+    Attributes:
+        score: -inf where a pair is not allowed; mass: exp(score - max); reach: allowed pairs; (H, R, C) each.
+        total: sum of mass over keys, (H, R). sink: the sink's mass, (H, R), 0 without a sink.
+        wrong: rows that have no right finite answer, (H, R); their mass is NaN.
+    """
+
+    tile: Tile
+    lo: int
+    hi: int
+    score: Array
+    mass: Array
+    reach: Bools
+    total: Array
+    sink: Array
+    wrong: Bools
+
+    @property
+    def weight(self) -> Array:
+        """(H, R, C): mass over the whole, the sink included; rows add up to 1 minus the sink's share."""
+        whole = self.total + self.sink
+        out: Array = self.mass / np.where(whole > 0, whole, 1)[..., None]
+        return out
+
+
+def weight_rows(problem: Problem, plan: Plan, rows: Iterable[int] | None = None) -> Iterator[Weights]:
+    """Weights of all rows in order, or of the rows asked (in every batch), a tile at a time."""
+    for tile in plan.tiles(problem):
+        wanted = range(tile.start, tile.stop) if rows is None else [i for i in rows if tile.start <= i < tile.stop]
+        for start, stop in _runs(wanted):
+            span = max(min(_BUDGET // max(problem.heads * problem.keys, 1), stop - start), 1)
+            for low in range(start, stop, span):
+                yield _weights(problem, plan, Tile(tile.batch, low, min(low + span, stop), tile.origin))
+
+
+def _runs(rows: Any) -> Iterator[tuple[int, int]]:
+    """Consecutive numbers as (start, stop)."""
+    ordered = sorted(set(rows))
+    start = 0
+    for at in range(1, len(ordered) + 1):
+        if at == len(ordered) or ordered[at] != ordered[at - 1] + 1:
+            yield ordered[start], ordered[at - 1] + 1
+            start = at
+
+
+def _weights(problem: Problem, plan: Plan, tile: Tile) -> Weights:
+    blocks = plan.blocks(problem, tile)
+    lo, hi = (blocks[0].lo, blocks[-1].hi) if blocks else (0, 0)
+    shape = (problem.heads, tile.stop - tile.start, hi - lo)
+    dtype = problem.dtype.compute
+    score, reach, status = np.full(shape, -np.inf, dtype), np.zeros(shape, np.bool_), np.zeros(shape[:2], np.uint8)
+    with np.errstate(all="ignore"):
+        queries = tile_queries(problem, tile)
+        for block in blocks:
+            _, value_bad = _value(problem, tile, block)
+            seen = score_block(problem, queries, block, value_bad)
+            score[..., block.lo - lo : block.hi - lo] = seen.score
+            reach[..., block.lo - lo : block.hi - lo] = seen.reach
+            status |= seen.status
+        logit = (
+            np.full((problem.heads, 1), -np.inf, dtype) if problem.sink is None else problem.sink.astype(dtype)[:, None]
+        )
+        top = np.maximum(score.max(axis=-1, initial=-np.inf), logit)
+        shift = np.where(np.isfinite(top), top, 0)
+        mass = np.exp(score - shift[..., None])
+        wrong = ((status & (NONFINITE | OVERFLOW)) != 0) | (reach.any(axis=-1) & np.isneginf(score).all(axis=-1))
+        if wrong.any():
+            mass = np.where(wrong[..., None], dtype.type(np.nan), mass)
+        return Weights(tile, lo, hi, score, mass, reach, mass.sum(axis=-1, dtype=dtype), np.exp(logit - shift), wrong)
+
+
+def _value(problem: Problem, tile: Tile, block: Block) -> tuple[Array, Bools]:
+    value = tensor_block(problem, problem.value, tile.batch, block)
+    finite = np.isfinite(value)
+    bad: Bools = ~finite.all(axis=-1)
+    return (np.where(finite, value, 0) if bad.any() else value), bad
+
+
+def chosen_weights(problem: Problem, plan: Plan, rows: Ints, heads: Ints, keys: Ints | None) -> Array:
+    """(N, heads, rows, keys) for the rows asked."""
+    cols = problem.keys if keys is None else keys.size
+    out = np.zeros((problem.batches, heads.size, rows.size, cols), problem.dtype.compute)
+    for seen in weight_rows(problem, plan, rows.tolist()):
+        full = np.zeros((heads.size, seen.tile.stop - seen.tile.start, problem.keys), out.dtype)
+        full[..., seen.lo : seen.hi] = seen.weight[heads]
+        picked = full if keys is None else full[..., keys]
+        for slot in np.flatnonzero((rows >= seen.tile.start) & (rows < seen.tile.stop)):
+            out[seen.tile.batch, :, slot] = picked[:, rows[slot] - seen.tile.start]
+    return out
+
+
+def top(problem: Problem, plan: Plan, count: int) -> tuple[Ints, Array]:
+    """Keys and weights of the `count` largest weights a row, (N, H, L, count); padded with -1 and 0 (C2, C6)."""
+    shape = (problem.batches, problem.heads, problem.queries, count)
+    index, weight = np.full(shape, -1, np.int64), np.zeros(shape, problem.dtype.compute)
+    for seen in weight_rows(problem, plan):
+        many = min(count, seen.hi - seen.lo)
+        if not many:
+            continue
+        # Forbidden keys rank below every allowed one, also below those whose weight underflowed to 0.
+        ranked = np.where(seen.reach & ~seen.wrong[..., None], seen.weight, -1)
+        threshold = np.partition(ranked, -many, axis=-1)[..., -many, None]
+        above, equal = ranked > threshold, ranked == threshold
+        room = many - above.sum(axis=-1, keepdims=True)
+        picked = above | (equal & (np.cumsum(equal, axis=-1) <= room))
+        keys = np.nonzero(picked)[2].reshape(*ranked.shape[:2], many)
+        values = np.take_along_axis(ranked, keys, axis=-1)
+        order = np.argsort(-values, axis=-1, kind="stable")
+        keys, values = np.take_along_axis(keys, order, axis=-1) + seen.lo, np.take_along_axis(values, order, axis=-1)
+        at = (seen.tile.batch, slice(None), slice(seen.tile.start, seen.tile.stop), slice(0, many))
+        index[at], weight[at] = np.where(values < 0, -1, keys), np.where(values < 0, 0, values)
+        weight[at][seen.wrong] = np.nan
+    return index, weight
+
+
+def received(problem: Problem, plan: Plan) -> Array:
+    """Sum of each key's weight over all rows, (N, H, S); added in row order, so the same bits twice (F4)."""
+    out = np.zeros((problem.batches, problem.heads, problem.keys), np.float64)
+    for seen in weight_rows(problem, plan):
+        # A row without an answer spoils the keys it may read and no others (D1).
+        weight = np.where(seen.reach, seen.weight, 0)
+        out[seen.tile.batch, :, seen.lo : seen.hi] += weight.sum(axis=1, dtype=np.float64)
+    return out.astype(problem.dtype.compute)
+
+
+def entropy(problem: Problem, plan: Plan) -> Array:
+    """Entropy in nats of the weights renormalised over the allowed keys, (N, H, L); 0 for a row without keys."""
+    out = np.zeros((problem.batches, problem.heads, problem.queries), problem.dtype.compute)
+    for seen in weight_rows(problem, plan):
+        share = seen.mass / np.where(seen.total > 0, seen.total, 1)[..., None]
+        with np.errstate(all="ignore"):
+            terms = np.where(
+                share > 0, share * np.log(np.where(share > 0, share, 1)), np.where(np.isnan(share), share, 0)
+            )
+        out[seen.tile.batch, :, seen.tile.start : seen.tile.stop] = np.maximum(-terms.sum(axis=-1), 0)
+    return out
+
+
+def effective_keys(problem: Problem, plan: Plan, nats: Array) -> Array:
+    """exp(entropy), and 0 for a row that reads no key."""
+    out = np.exp(nats)
+    for seen in weight_rows(problem, plan):
+        none = ~seen.reach.any(axis=-1)
+        out[seen.tile.batch, :, seen.tile.start : seen.tile.stop][none] = 0
+    return out
+
+
+def sink_share(problem: Problem, plan: Plan) -> Array:
+    """The sink's part of the whole, (N, H, L); 0 without a sink."""
+    out = np.zeros((problem.batches, problem.heads, problem.queries), problem.dtype.compute)
+    if problem.sink is not None:
+        for seen in weight_rows(problem, plan):
+            whole = seen.total + seen.sink
+            out[seen.tile.batch, :, seen.tile.start : seen.tile.stop] = seen.sink / np.where(whole > 0, whole, 1)
+    return out
+
+
+@dataclass(frozen=True, eq=False)
+class OneQuery:
+    """One query row over all keys in float64: (N, H, S) scores, masses exp(score - max), weights and allowed pairs.
+
+    Attributes:
+        logit: the sink's score, (H,), -inf without one. sink: its mass, (N, H). output: (N, H, E).
+    """
+
+    score: Array
+    mass: Array
+    weight: Array
+    reach: Bools
+    logit: Array
+    sink: Array
+    output: Array
+
+
+def one_query(problem: Problem, plan: Plan, row: int) -> OneQuery:
+    """Weights of row `row` in every batch and head, and its output, in float64."""
+    shape = (problem.batches, problem.heads, problem.keys)
+    score, reach = np.full(shape, -np.inf), np.zeros(shape, np.bool_)
+    wrong = np.zeros(shape[:2], np.bool_)
+    for seen in weight_rows(problem, plan, [row]):
+        at = (seen.tile.batch, slice(None), slice(seen.lo, seen.hi))
+        score[at], reach[at], wrong[seen.tile.batch] = seen.score[:, 0], seen.reach[:, 0], seen.wrong[:, 0]
+    logit = np.full(problem.heads, -np.inf) if problem.sink is None else problem.sink
+    with np.errstate(all="ignore"):
+        mass, sink = softmax_mass(score, logit)
+    mass[wrong] = np.nan
+    whole = mass.sum(axis=-1) + sink
+    weight = mass / np.where(whole > 0, whole, 1)[..., None]
+    output = np.zeros((*shape[:2], problem.value_width))
+    for n in range(shape[0]):
+        output[n] = mix(weight[n], values(problem, n))
+    return OneQuery(score, mass, weight, reach, logit, sink, output)
+
+
+def softmax_mass(score: Array, logit: Array) -> tuple[Array, Array]:
+    """exp(score - max) and exp(logit - max), the maximum over keys and sink; all 0 where there is nothing."""
+    top = np.maximum(score.max(axis=-1, initial=-np.inf), logit)
+    shift = np.where(np.isfinite(top), top, 0)
+    mass: Array = np.exp(score - shift[..., None])
+    sink: Array = np.exp(logit - shift)
+    return mass, sink
+
+
+def values(problem: Problem, n: int) -> Array:
+    """Values of batch n, (G, S, E) in float64, with non-finite numbers as 0 (rows that read them are NaN already)."""
+    array = tensor_block(problem, problem.value, n, Block(0, problem.keys, False)).astype(np.float64)
+    return np.where(np.isfinite(array), array, 0)
+
+
+def mix(weight: Array, value: Array) -> Array:
+    """Σ_j weight_j v_j for weights (H, S) and values (G, S, E): (H, E)."""
+    groups = value.shape[0]
+    shared = weight.reshape(groups, weight.shape[0] // groups, -1)
+    # Scaled down and up again, so that a mixture of the largest numbers stays finite (D3).
+    with np.errstate(all="ignore"):
+        out: Array = np.matmul(shared, value * 2.0**-64).reshape(weight.shape[0], -1) * 2.0**64
+    return out
+
+
+def contributions(problem: Problem, one: OneQuery) -> tuple[Array, Array]:
+    """(norm ‖α_j v_j‖, share α_j v_j·o / ‖o‖²) of every key, (N, H, S) each."""
+    norm, share = np.zeros_like(one.weight), np.zeros_like(one.weight)
+    for n in range(problem.batches):
+        value = np.repeat(values(problem, n), problem.sharing, axis=0)
+        norm[n] = one.weight[n] * np.linalg.norm(value, axis=-1)
+        along = np.einsum("hse,he->hs", value, one.output[n])
+        size = np.einsum("he,he->h", one.output[n], one.output[n])[:, None]
+        with np.errstate(all="ignore"):
+            share[n] = np.where(size > 0, one.weight[n] * along / size, np.nan)
+    return norm, share
+
+
+def influence(problem: Problem, one: OneQuery) -> tuple[Array, Bools, Any]:
+    """(‖o − o₋ⱼ‖ / ‖o‖, sole, a function giving the vectors o₋ⱼ − o of one batch), see `Attention.influence`."""
+    relative = np.zeros_like(one.weight)
+    sole = one.reach & (one.reach.sum(axis=-1, keepdims=True) == 1) & (problem.sink is None)
+    for n in range(problem.batches):
+        vectors = change_vectors(problem, one, n)
+        size = np.linalg.norm(one.output[n], axis=-1)[:, None]
+        with np.errstate(all="ignore"):
+            relative[n] = np.where(size > 0, np.linalg.norm(vectors, axis=-1) / size, np.nan)
+    return relative, sole, lambda n: change_vectors(problem, one, n)
+
+
+def change_vectors(problem: Problem, one: OneQuery, n: int) -> Array:
+    """o₋ⱼ − o for every key of batch n, (H, S, E): −α/(1−α) · (v_j − o), zero for keys the row does not read."""
+    value = np.repeat(values(problem, n), problem.sharing, axis=0)
+    mass, output = one.mass[n], one.output[n]
+    # 1 − α from the other keys and the sink, by sums from both ends: nothing is subtracted.
+    before = np.concatenate([np.zeros_like(mass[:, :1]), np.cumsum(mass, axis=-1)[:, :-1]], axis=-1)
+    after = np.concatenate([np.cumsum(mass[:, ::-1], axis=-1)[:, -2::-1], np.zeros_like(mass[:, :1])], axis=-1)
+    others = before + after + one.sink[n][:, None]
+    with np.errstate(all="ignore"):
+        ratio = np.where(others > 0, mass / np.where(others > 0, others, 1), 0)
+    change: Array = -ratio[..., None] * (value - output[:, None, :])
+    # The heaviest key leaves rows in which everything else may have underflowed: those are mixed anew.
+    for h in range(problem.heads):
+        j = int(mass[h].argmax()) if mass.shape[-1] else -1
+        if j >= 0 and one.reach[n, h, j]:
+            change[h, j] = _without(one, n, h, j, value[h]) - output[h]
+    return change
+
+
+def _without(one: OneQuery, n: int, h: int, j: int, value: Array) -> Array:
+    """The output without key j, mixed anew from the others with their own maximum; the zero row if there is no other."""
+    score = one.score[n, h].copy()
+    score[j] = -np.inf
+    mass, sink = softmax_mass(score, one.logit[h])
+    whole = mass.sum() + sink
+    if not whole > 0:
+        return np.zeros(value.shape[-1])
+    out: Array = (mass / whole) @ value
+    return out
