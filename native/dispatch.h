@@ -1,0 +1,13 @@
+// The instruction levels of this machine, lowest first.
+#pragma once
+#include "qkv.h"
+
+typedef struct qkv_level {
+  const char *name;
+  qkv_attend_fn attend;
+} qkv_level;
+
+// The levels that are built in and that processor and operating system support.
+int qkv_levels(const qkv_level **levels);
+// Names of all levels this build knows, supported here or not, separated by ", ".
+const char *qkv_known_levels(void);

@@ -1,0 +1,110 @@
+// One panel meets one block of keys: scores, mask, weights, mixture. The state of a lane changes only through keys
+// that its row may read; a lane without any in this block keeps its bits, because its alpha is 1 and its weights 0.
+#pragma once
+#include "mask.hpp"
+#include "product.hpp"
+#include "state.hpp"
+
+namespace {
+
+// Greatest allowed score per lane; forbidden ones become -inf. Answers whether any score was not finite before.
+template <class T, int N> QKV_INLINE bool scan_scores(Work<T> &w, const Panel &p, bool masked, Vec<T> *top) {
+  constexpr int width = Real<T>::width;
+  const Vec<T> none = all<T>(-Real<T>::infinity);
+  bool odd_seen = false;
+  for (int v = 0; v < N; ++v) {
+    Vec<T> odd = {}, high = none;
+    T *s = w.score + p.begin * N * width + v * width;
+    const typename Real<T>::Int *mask = w.mask + p.begin * N * width + v * width;
+    if (masked)
+      for (int64_t j = p.begin; j < p.end; ++j, s += N * width, mask += N * width) {
+        const Vec<T> raw = load(s), x = select<T>(load_int<T>(mask), raw, none);
+        odd = fma(raw, Vec<T>{}, odd);
+        high = larger<T>(x, high);
+        store(s, x);
+      }
+    else
+      for (int64_t j = p.begin; j < p.end; ++j, s += N * width) {
+        const Vec<T> x = load(s);
+        odd = fma(x, Vec<T>{}, odd);
+        high = larger<T>(x, high);
+      }
+    top[v] = high;
+    odd_seen |= any<T>(odd != odd);
+  }
+  return odd_seen;
+}
+
+// Scores become weights exp(s - base). Their sum is taken in four strands, by the key's number in the block modulo
+// four: an order that no other row, and no skipped key, can change.
+template <class T> QKV_INLINE Vec<T> weigh(T *score, int64_t step, int64_t begin, int64_t end, Vec<T> base) {
+  Vec<T> strand[4] = {};
+  int64_t j = begin;
+  const auto one = [&](int which) {
+    const Vec<T> weight = exponential(load(score + j * step) - base);
+    store(score + j * step, weight);
+    strand[which] = strand[which] + weight;
+    ++j;
+  };
+  while (j < end && (j & 3)) switch (j & 3) {
+      case 1: one(1); break;
+      case 2: one(2); break;
+      default: one(3);
+    }
+  while (j + 4 <= end) one(0), one(1), one(2), one(3);
+  if (j < end) one(0);
+  if (j < end) one(1);
+  if (j < end) one(2);
+  return (strand[0] + strand[1]) + (strand[2] + strand[3]);
+}
+
+template <class T, int N> void visit(Work<T> &w, const Panel &p) {
+  constexpr int width = Real<T>::width, W = N * width;
+  const qkv_call *call = w.call;
+  const int64_t D = call->D, E = call->E, keys = p.end - p.begin;
+  const bool masked = !p.full || call->allow.base || call->bias.base;
+
+  if (masked) {
+    mask_ranges<T, N>(w, p);
+    if (call->allow.base) mask_allow<T, N>(w, p);
+    if (call->bias.base) mask_bias<T, N>(w, p);
+    if (!note_allowed<T, N>(w, p)) return;
+  } else {
+    for (int i = 0; i < W; ++i) w.lane[p.lane + i].flag |= QKV_ALLOWED;
+  }
+  if (__builtin_expect(w.any_bad, 0))
+    for (int64_t j = p.begin; j < p.end; ++j)
+      if (w.bad[j])
+        for (int i = 0; i < W; ++i)
+          if (!masked || w.mask[j * W + i]) w.lane[p.lane + i].flag |= QKV_NONFINITE;
+
+  scores_of<T, N>(keys, D, w.key + p.begin * D, w.query + p.lane * D, w.score + p.begin * W);
+  bool dot = true;  // the scores are still plain dot products
+  if (call->softcap > 0 || call->slopes || call->bias.base) {
+    if (any_odd<T, N>(w, p)) settle<T, N>(w, p, masked, true);
+    if (call->softcap > 0) apply_softcap<T, N>(w, p);
+    if (call->slopes) apply_alibi<T, N>(w, p);
+    if (call->bias.base) apply_bias<T, N>(w, p);
+    dot = false;
+  }
+  Vec<T> top[N];
+  if (__builtin_expect((scan_scores<T, N>(w, p, masked, top)), 0)) {
+    settle<T, N>(w, p, masked, dot);
+    scan_scores<T, N>(w, p, masked, top);
+  }
+
+  alignas(kAlign) T alpha[W];
+  for (int v = 0; v < N; ++v) {
+    T *max = w.max + p.lane + v * width, *sum = w.sum + p.lane + v * width;
+    const Vec<T> before = load(max), after = larger<T>(before, top[v]);
+    const Vec<T> base = after == all<T>(-Real<T>::infinity) ? Vec<T>{} : after;
+    const Vec<T> shrink = exponential(before - base);
+    store(max, after);
+    store(alpha + v * width, shrink);
+    const Vec<T> added = weigh<T>(w.score + v * width, W, p.begin, p.end, base);
+    store(sum, fma(load(sum), shrink, added));
+  }
+  mix_values<T, N>(keys, E, w.value + p.begin * E, w.score + p.begin * W, w.mix + p.lane * E, alpha);
+}
+
+}  // namespace

@@ -1,0 +1,199 @@
+// A tile from start to end: rows and queries in, blocks of keys in ascending order, results out.
+#pragma once
+#include "panel.hpp"
+
+namespace {
+
+// Calls f with the panel's number of vectors as a constant.
+template <int N> struct Vectors {
+  static constexpr int count = N;
+};
+template <class F> QKV_INLINE void with_vectors(int vectors, F f) {
+  if (vectors == 1)
+    f(Vectors<1>());
+  else
+    f(Vectors<2>());
+}
+
+QKV_INLINE float log1(float x) { return __builtin_logf(x); }
+QKV_INLINE double log1(double x) { return __builtin_log(x); }
+
+// A sink beyond the compute type is its largest number.
+template <class T> QKV_INLINE T within_range(double x) {
+  const double top = Real<T>::largest;
+  return T(x > top ? top : x < -top ? -top : x);
+}
+
+QKV_INLINE int64_t origin_of(const qkv_call *call, int64_t n, int64_t i) {
+  return call->origin ? call->origin[n * call->origin_batch + i] : 0;
+}
+
+// Rows, lanes and panels of the tile; keys outside [floor, limit) are left to other tasks.
+template <class T> void open_tile(Work<T> &w, int64_t n, int64_t g, int64_t row0, int64_t rows, int64_t floor, int64_t limit) {
+  const qkv_call *call = w.call;
+  w.n = n, w.g = g, w.row0 = row0, w.rows = rows;
+  w.origin = origin_of(call, n, row0);
+  for (int64_t r = 0; r < rows; ++r) {
+    const int64_t at = n * call->range_batch + (row0 + r) * call->K;
+    w.row[r].start(call->lo + at, call->hi + at, call->K, most(floor, 0), least(limit, call->S));
+  }
+  const int64_t used = rows * w.heads, width = Real<T>::width;
+  w.panels = 0;
+  for (int64_t lane = 0; lane < used; lane += w.panel[w.panels++].vectors * width) {
+    w.panel[w.panels].lane = lane;
+    w.panel[w.panels].vectors = used - lane > width ? 2 : 1;
+  }
+  const Panel &last = w.panel[w.panels - 1];
+  for (int64_t i = 0; i < last.lane + last.vectors * width; ++i) {
+    const int64_t at = least(i, used - 1), r = at / w.heads, h = g * w.heads + at % w.heads, row = row0 + r;
+    Lane<T> &lane = w.lane[i];
+    lane.row = int32_t(r), lane.head = int32_t(h);
+    lane.flag = lane.query_flag = 0;
+    lane.position = row + call->offset[n];
+    lane.slope = call->slopes ? -T(call->slopes[h]) : T(0);
+    lane.bias = lane.allow = nullptr;
+    if (call->bias.base)
+      lane.bias = call->bias.base + call->bias.batch_offset[n] + h * call->bias.stride[0] + row * call->bias.stride[1];
+    if (call->allow.base)
+      lane.allow = call->allow.base + call->allow.batch_offset[n] + h * call->allow.stride[0] + row * call->allow.stride[1];
+  }
+}
+
+// Queries, scaled and transposed. One that is not finite, or not after scaling, is replaced by zeros: its row is lost
+// anyway, once it turns out that it may read a key at all.
+template <class T> void pack_queries(Work<T> &w) {
+  const qkv_call *call = w.call;
+  const int64_t D = call->D, width = Real<T>::width;
+  for (int64_t q = 0; q < w.panels; ++q) {
+    const Panel &p = w.panel[q];
+    const int64_t W = p.vectors * width;
+    for (int64_t i = 0; i < W; ++i) {
+      Lane<T> &lane = w.lane[p.lane + i];
+      const char *from = call->query.base + call->query.batch_offset[w.n] + lane.head * call->query.stride[0] +
+                         (w.row0 + lane.row) * call->query.stride[1];
+      T *to = w.query + p.lane * D + i;
+      T odd = 0, odd_scaled = 0;
+      with_element<T>(call->query.dtype, [&](auto source) {
+        for (int64_t d = 0; d < D; ++d) {
+          const T raw = T(decltype(source)::read(from + d * call->query.stride[2])), scaled = raw * w.scale;
+          odd += raw * 0, odd_scaled += scaled * 0;
+          to[d * W] = scaled;
+        }
+      });
+      if (odd == 0 && odd_scaled == 0) continue;
+      lane.query_flag = odd == 0 ? QKV_OVERFLOW : QKV_NONFINITE;
+      for (int64_t d = 0; d < D; ++d) to[d * W] = 0;
+    }
+  }
+}
+
+// Finds the next block with a key that some row may read, at or after `from`, and cuts rows and panels to it. Answers
+// where the block ends, or kNone. Keys are numbered from w.first, which is moved to the hull of all rows in steps of
+// four so that the strands of the sum stay the same; so a block costs memory for the keys it really has.
+template <class T> int64_t next_block(Work<T> &w, int64_t from) {
+  int64_t at = kNone;
+  for (int64_t r = 0; r < w.rows; ++r) at = least(at, w.row[r].next(from));
+  if (at == kNone) return kNone;
+  const int64_t start = w.origin + floor_div(at - w.origin, w.call->block) * w.call->block;
+  const int64_t stop = start + w.call->block;
+  int64_t end = at;
+  for (int64_t r = 0; r < w.rows; ++r) {
+    w.row[r].cut(start, stop);
+    end = most(end, w.row[r].end);
+  }
+  w.first = start + (at - start) / 4 * 4;
+  w.begin = at - w.first, w.end = w.count = end - w.first;
+
+  for (int64_t q = 0; q < w.panels; ++q) {
+    Panel &p = w.panel[q];
+    const int32_t first = w.lane[p.lane].row, last = w.lane[p.lane + p.vectors * Real<T>::width - 1].row;
+    int64_t low = kNone, high = 0;
+    for (int32_t r = first; r <= last; ++r)
+      if (w.row[r].begin < w.row[r].end) low = least(low, w.row[r].begin), high = most(high, w.row[r].end);
+    p.full = low < high;
+    for (int32_t r = first; r <= last; ++r) p.full &= w.row[r].whole && w.row[r].begin == low && w.row[r].end == high;
+    p.begin = low < high ? low - w.first : 0, p.end = low < high ? high - w.first : 0;
+  }
+  return stop;
+}
+
+template <class T> void pack_block(Work<T> &w) {
+  const qkv_call *call = w.call;
+  const int64_t rows = w.end - w.begin, first = w.first + w.begin;
+  for (int64_t j = w.begin; j < w.end; ++j) w.bad[j] = 0;
+  w.any_bad = pack_rows<T>(call->key.dtype, w.key_row(first), call->key.stride[1], call->key.stride[2], rows, call->D,
+                           w.key + w.begin * call->D, w.bad + w.begin, 1);
+  w.any_bad |= pack_rows<T>(call->value.dtype, w.value_row(first), call->value.stride[1], call->value.stride[2], rows,
+                            call->E, w.value + w.begin * call->E, w.bad + w.begin, 2);
+}
+
+template <class T> void close_splits(Work<T> &w, int64_t split_first) {
+  for (int64_t q = 0; q < w.panels; ++q)
+    with_vectors(w.panel[q].vectors, [&](auto n) { close_split<T, decltype(n)::count>(w, w.panel[q], split_first); });
+}
+
+template <class T> void open_states(Work<T> &w, T *max, T *sum, T *mix) {
+  const Panel &last = w.panel[w.panels - 1];
+  open_state(max, sum, mix, last.lane + last.vectors * Real<T>::width, w.call->E);
+}
+
+template <class T> void merge_states(Work<T> &w, const T *max, const T *sum, const T *mix) {
+  for (int64_t q = 0; q < w.panels; ++q) {
+    const Panel &p = w.panel[q];
+    merge_state(w.total_max + p.lane, w.total_sum + p.lane, w.total_mix + p.lane * w.call->E, max + p.lane, sum + p.lane,
+                mix + p.lane * w.call->E, p.vectors * Real<T>::width, w.call->E);
+  }
+}
+
+// The row's results, from the total state and its flags.
+template <class T> void finish_lane(Work<T> &w, const Panel &p, int64_t index, uint8_t *status) {
+  const qkv_call *call = w.call;
+  const Lane<T> &lane = w.lane[p.lane + index];
+  const int64_t W = p.vectors * Real<T>::width, E = call->E;
+  const int64_t at = (w.n * call->H + lane.head) * call->L + w.row0 + lane.row;
+  const T *mix = w.total_mix + p.lane * E + index, nan = T(__builtin_nan(""));
+  T max = w.total_max[p.lane + index], sum = w.total_sum[p.lane + index], share = 1;
+  *status = lane.flag;
+  const bool lost = lane.flag & (QKV_NONFINITE | QKV_OVERFLOW);
+  if (call->max) ((T *)call->max)[at] = lost ? nan : max;
+  if (call->sum) ((T *)call->sum)[at] = lost ? nan : sum;
+  if (call->mix) {
+    T *to = (T *)call->mix + at * E;
+    for (int64_t e = 0; e < E; ++e) to[e] = lost ? nan : mix[e * W];
+  }
+  if (!call->output && !call->lse) return;
+  // Nothing but scores that overflowed to -inf is a part like any other in a state; a finished row is lost by it.
+  const bool gone = lost || ((lane.flag & QKV_ALLOWED) && sum == 0);
+  if (call->sink) {
+    const T sink = within_range<T>(call->sink[lane.head]), both = max > sink ? max : sink;
+    const T weight = sum * exponential1<T>(max - both), total = weight + exponential1<T>(sink - both);
+    share = weight / total, max = both, sum = total;
+  }
+  if (call->lse) ((T *)call->lse)[at] = gone ? nan : sum == 0 ? -Real<T>::infinity : max + log1(sum);
+  if (call->output)
+    with_element<T>(call->query.dtype, [&](auto target) {
+      typedef decltype(target) Target;
+      char *to = (char *)call->output + at * E * Target::size;
+      for (int64_t e = 0; e < E; ++e)
+        Target::write(to + e * Target::size, typename Target::T(gone ? nan : mix[e * W] * share));
+    });
+}
+
+template <class T> void finish_tile(Work<T> &w) {
+  qkv_call *call = const_cast<qkv_call *>(w.call);
+  const int64_t used = w.rows * w.heads;
+  int32_t seen = 0, shared = 0xff;
+  for (int64_t q = 0; q < w.panels; ++q) {
+    const Panel &p = w.panel[q];
+    for (int64_t i = 0; i < p.vectors * Real<T>::width && p.lane + i < used; ++i) {
+      Lane<T> &lane = w.lane[p.lane + i];
+      uint8_t *status = call->status + (w.n * call->H + lane.head) * call->L + w.row0 + lane.row;
+      finish_lane(w, p, i, status);
+      seen |= *status, shared &= *status;
+    }
+  }
+  __atomic_fetch_or(&call->status_any, seen, __ATOMIC_RELAXED);
+  __atomic_fetch_and(&call->status_all, shared, __ATOMIC_RELAXED);
+}
+
+}  // namespace

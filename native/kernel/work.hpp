@@ -1,0 +1,112 @@
+// What one worker holds while it works on a tile: rows, lanes and scratch. A tile is some query rows of one batch
+// and all heads of one group; lane r * heads + h is row r of head h, so that neighbouring lanes read nearly the same
+// keys. Lanes come in panels of one or two vectors; lanes past the last row repeat it and are never stored.
+#pragma once
+#include "../runtime.h"
+#include "pack.hpp"
+#include "range.hpp"
+
+namespace {
+
+// Hands out aligned pieces of one allocation; with a null base it only measures.
+struct Arena {
+  char *base;
+  size_t used;
+  bool overflow;
+  template <class U> U *take(int64_t count) {
+    size_t bytes = 0, next = 0;
+    if (__builtin_mul_overflow(size_t(count), sizeof(U), &bytes) || bytes > SIZE_MAX / 4 ||
+        __builtin_add_overflow(used, (bytes + kAlign - 1) / kAlign * kAlign, &next) || next > SIZE_MAX / 4) {
+      overflow = true;
+      return nullptr;
+    }
+    U *piece = base ? (U *)(base + used) : nullptr;
+    used = next;
+    return piece;
+  }
+};
+
+QKV_INLINE int64_t times(int64_t a, int64_t b, bool *overflow) {
+  int64_t product = 0;
+  if (__builtin_mul_overflow(a, b, &product)) *overflow = true;
+  return product;
+}
+
+template <class T> struct Lane {
+  const char *bias, *allow;  // element of key 0
+  int64_t position;          // among the keys
+  T slope;                   // minus the alibi slope of the head
+  int32_t row;               // in the tile
+  int32_t head;              // among all query heads
+  uint8_t flag;              // qkv_status so far
+  uint8_t query_flag;        // what the query itself brings, once a key is allowed
+};
+
+struct Panel {
+  int64_t lane;        // its first
+  int vectors;         // 1 or 2
+  int64_t begin, end;  // hull of its keys in the block at hand, from the block's first key
+  bool full;           // every lane may read all of that hull
+};
+
+template <class T> struct Work {
+  typedef typename Real<T>::Int Int;
+  const qkv_call *call;
+  int64_t heads;        // query heads of a group
+  int64_t tile_rows;    // rows of the largest tile
+  int64_t lanes;        // of the largest tile, filled up to whole vectors
+  int64_t block_rows;   // keys of the largest block
+  T scale, softcap;
+
+  // The tile at hand.
+  int64_t n, g, row0, rows, origin, panels;
+  RowKeys *row;
+  Lane<T> *lane;
+  Panel *panel;
+  T *query;             // per panel [D][lanes of the panel], scaled
+  T *max, *sum, *mix;   // state of the split at hand; mix per panel [E][lanes]
+  T *total_max, *total_sum, *total_mix;  // state of the finished splits
+
+  // The block at hand: keys [first, first + count), of which [begin, end) are packed.
+  int64_t first, count, begin, end;
+  T *key, *value;       // [block][D], [block][E]
+  uint8_t *bad;         // a row of key or value held a NaN or an infinity
+  bool any_bad;
+
+  // The panel at hand: [block][lanes].
+  T *score, *bias;
+  Int *mask;
+  T *row_buffer;        // E numbers
+
+  static constexpr int64_t width = Real<T>::width;
+
+  void lay_out(Arena *arena) {
+    bool over = false;
+    const int64_t D = call->D, E = call->E, strip = block_rows * 2 * width;
+    row = arena->take<RowKeys>(tile_rows);
+    lane = arena->take<Lane<T>>(lanes);
+    panel = arena->take<Panel>(lanes / width);
+    query = arena->take<T>(times(lanes, D, &over));
+    mix = arena->take<T>(times(lanes, E, &over));
+    total_mix = arena->take<T>(times(lanes, E, &over));
+    max = arena->take<T>(lanes), sum = arena->take<T>(lanes);
+    total_max = arena->take<T>(lanes), total_sum = arena->take<T>(lanes);
+    key = arena->take<T>(times(block_rows, D, &over));
+    value = arena->take<T>(times(block_rows, E, &over));
+    bad = arena->take<uint8_t>(block_rows);
+    score = arena->take<T>(strip);
+    bias = arena->take<T>(call->bias.base ? strip : 0);
+    mask = arena->take<Int>(strip);
+    row_buffer = arena->take<T>(E);
+    if (over) arena->overflow = true;
+  }
+
+  const char *key_row(int64_t j) const {
+    return call->key.base + call->key.batch_offset[n] + g * call->key.stride[0] + j * call->key.stride[1];
+  }
+  const char *value_row(int64_t j) const {
+    return call->value.base + call->value.batch_offset[n] + g * call->value.stride[0] + j * call->value.stride[1];
+  }
+};
+
+}  // namespace

@@ -1,0 +1,3 @@
+// The kernel for portable; CMakeLists.txt sets the instructions the compiler may use here.
+#define QKV_LEVEL_ENTRY qkv_attend_portable
+#include "kernel/attend.hpp"

@@ -1,0 +1,209 @@
+"""The native engine: the only file that touches the extension module.
+
+It imports where no extension could be built; `available()` and `why_not()` then say so.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import EngineError
+
+try:
+    from .. import _native as _extension
+except ImportError as error:  # no compiler when the package was built, or one for another machine
+    _extension = None  # type: ignore[assignment]
+    _reason = f"the extension module could not be imported ({error})"
+
+Array = npt.NDArray[Any]
+
+_DTYPES = {"float16": 0, "bfloat16": 1, "float32": 2, "float64": 3}
+_STORAGE = {"float16": np.float16, "bfloat16": np.uint16, "float32": np.float32, "float64": np.float64}
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One attention call, validated and planned.
+
+    Attributes:
+        query, key, value: (B…, H, L, D), (B…, G, S, D), (B…, G, S, E), any strides; bfloat16 as its uint16 patterns.
+        dtype: the float type all three have: "float16", "bfloat16", "float32" or "float64".
+        scale, softcap: as in the contract (B1, B2); softcap None: absent.
+        offset: int64 (N,), position of row 0 among the keys, for each of the N flattened batches (B6).
+        lo, hi: int32 (1 or N, L, K): row i may read the keys lo <= j < hi of each of its K disjoint ascending ranges.
+        tile_rows, block, split, spread, threads: the plan; only block and split may change bits.
+        slopes, sink: float64 (H,).
+        bias: (B…, H, L, S) view in the query's dtype or float32; bias_dtype its float type.
+        allow: bool or uint8 (B…, H, L, S) view; a 0 forbids the pair.
+        origin: int32 (1 or N, L), first key of each row's own sequence; None: key 0 (F3).
+        want: "output" for output and lse, "state" for max, sum and mix.
+    """
+
+    query: Array
+    key: Array
+    value: Array
+    dtype: str
+    scale: float
+    offset: npt.NDArray[np.int64]
+    lo: npt.NDArray[np.int32]
+    hi: npt.NDArray[np.int32]
+    tile_rows: int
+    block: int
+    split: int
+    spread: bool
+    threads: int
+    softcap: float | None = None
+    slopes: npt.NDArray[np.float64] | None = None
+    sink: npt.NDArray[np.float64] | None = None
+    bias: Array | None = None
+    bias_dtype: str = "float32"
+    allow: Array | None = None
+    origin: npt.NDArray[np.int32] | None = None
+    want: Literal["output", "state"] = "output"
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What a call computed; arrays that were not wanted are None.
+
+    Attributes:
+        output: (B…, H, L, E) in the query's storage dtype; lse (B…, H, L) in the compute dtype.
+        max, sum, mix: the running state, without the sink, in the compute dtype.
+        status: uint8 (B…, H, L), a row's bits: 1 a pair is allowed, 2 a NaN or infinity was read, 4 a score overflowed,
+            8 an allowed score overflowed to -inf. Output and lse are NaN with bit 2 or 4, or with bit 1 and no finite
+            score; max, sum and mix are NaN with bit 2 or 4, and the empty state where no score is finite.
+        status_any, status_all: OR and AND over all rows (both 0 if there are none).
+        blocks_touched: key blocks packed, summed over tasks.
+    """
+
+    output: Array | None
+    lse: Array | None
+    max: Array | None
+    sum: Array | None
+    mix: Array | None
+    status: npt.NDArray[np.uint8]
+    status_any: int
+    status_all: int
+    blocks_touched: int
+
+
+def available() -> bool:
+    """Whether the extension is there."""
+    return _extension is not None
+
+
+def why_not() -> str:
+    """Why the extension is not there, in one clause; empty if it is."""
+    return "" if _extension is not None else _reason
+
+
+def levels() -> tuple[str, ...]:
+    """The instruction levels this machine can run, lowest first."""
+    return _loaded().levels()
+
+
+@lru_cache(maxsize=1)
+def level() -> str:
+    """The level in use: the highest, or the one that `QKV_ISA` names."""
+    here = levels()
+    name = os.environ.get("QKV_ISA", "")
+    if name and name not in here:
+        raise EngineError(f"QKV_ISA must be one of {', '.join(here)} on this machine, not {name!r}; unset it to take the best.")
+    return name or here[-1]
+
+
+@lru_cache(maxsize=1)
+def default_threads() -> int:
+    """Threads a call uses when nobody says otherwise: the processors this process may use, or `QKV_NUM_THREADS`."""
+    text = os.environ.get("QKV_NUM_THREADS", "")
+    if text:
+        if not text.isdecimal() or int(text) < 1:
+            raise EngineError(f"QKV_NUM_THREADS must be a positive whole number, not {text!r}.")
+        return int(text)
+    try:
+        processors = len(os.sched_getaffinity(0))
+    except AttributeError:  # not on every system
+        processors = os.cpu_count() or 1
+    quota = _processor_quota()
+    return max(1, processors if quota is None else min(processors, round(quota)))
+
+
+def run(call: Call, level_name: str | None = None) -> Result:
+    """Carries the call out on the level in use, or on the one named."""
+    extension = _loaded()
+    shape = call.query.shape[:-1]
+    storage = _STORAGE[call.dtype]
+    compute = np.float64 if call.dtype == "float64" else np.float32
+    wide = (*shape, call.value.shape[-1])
+    status = np.empty(shape, np.uint8)
+    output = lse = top = total = mix = None
+    if call.want == "output":
+        output, lse = np.empty(wide, storage), np.empty(shape, compute)
+    else:
+        top, total, mix = np.empty(shape, compute), np.empty(shape, compute), np.empty(wide, compute)
+    seen, shared, blocks = extension.attend(
+        _index(level_name or level()),
+        call.query,
+        call.key,
+        call.value,
+        _DTYPES[call.dtype],
+        call.scale,
+        call.softcap or 0.0,
+        call.slopes,
+        call.sink,
+        call.offset,
+        call.bias,
+        _DTYPES[call.bias_dtype],
+        call.allow,
+        call.lo,
+        call.hi,
+        call.origin,
+        call.tile_rows,
+        call.block,
+        call.split,
+        call.spread,
+        call.threads,
+        output,
+        lse,
+        top,
+        total,
+        mix,
+        status,
+    )
+    return Result(output, lse, top, total, mix, status, seen, shared, blocks)
+
+
+def _loaded() -> Any:
+    if _extension is None:
+        raise EngineError(f"The native engine is not available: {_reason}.")
+    return _extension
+
+
+@lru_cache(maxsize=8)
+def _index(name: str) -> int:
+    return levels().index(name)
+
+
+def _processor_quota() -> float | None:
+    """Processors the control group grants, None if it sets no limit."""
+    root = Path("/sys/fs/cgroup")
+    try:
+        quota, period = (root / "cpu.max").read_text().split()
+    except (OSError, ValueError):
+        try:
+            quota = (root / "cpu/cpu.cfs_quota_us").read_text().strip()
+            period = (root / "cpu/cpu.cfs_period_us").read_text().strip()
+        except OSError:
+            return None
+    try:
+        granted = int(quota) / int(period)
+    except (ValueError, ZeroDivisionError):  # "max": no limit
+        return None
+    return granted if granted > 0 else None
