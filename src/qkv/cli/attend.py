@@ -26,8 +26,8 @@ examples:
   qkv attend tensors.safetensors --mask 'causal & window(255, 0)' --out o.npz
   qkv attend tensors.npz --key k_cache --value v_cache --mask causal --align end
 
-A mask is made of causal, window(left, right), first(n), prefix(n), keys(lengths)
-and segments(ids), combined with & (both), | (either) and ~ (not).
+A mask is made of causal, window(left, right), first(n), prefix(n),
+keys(lengths) and segments(ids), combined with & (both), | (either) and ~ (not).
 """
 
 _ROLES = ("query", "key", "value")

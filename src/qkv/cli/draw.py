@@ -41,7 +41,12 @@ def require_rich() -> None:
 def _console(stderr: bool = False) -> Console:
     from rich.console import Console
 
-    console = Console(
+    class Quiet(Console):
+        def on_broken_pipe(self) -> None:
+            """Leave it to the edge of the command, as for plain `print`."""
+            raise BrokenPipeError
+
+    console = Quiet(
         file=sys.stderr if stderr else sys.stdout,
         # NO_COLOR alone would leave bold and dim.
         color_system=None if os.environ.get("NO_COLOR") else "auto",

@@ -154,7 +154,8 @@ def _read_json(path: str) -> dict[str, Any]:
             "for large arrays use qkv attend"
         )
     try:
-        record = json.loads(raw, parse_constant=_no_constant, object_pairs_hook=_once)
+        # A mark of the byte order, as some editors write it, is no part of the text.
+        record = json.loads(raw.decode("utf-8-sig"), parse_constant=_no_constant, object_pairs_hook=_once)
     except UnicodeDecodeError as error:
         raise FileError(
             f"{name} must be JSON in UTF-8, but byte {error.start} is not UTF-8; save it as UTF-8"
