@@ -196,6 +196,12 @@ def test_without_rich_every_command_says_so(words: list[str], tmp_path: Path) ->
     )
 
 
+def test_nothing_optional_is_imported_before_it_is_used() -> None:
+    look = "import sys, qkv.cli.main; print([m for m in ('rich', 'safetensors', 'ml_dtypes', 'torch') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
 def test_without_rich_json_works(tmp_path: Path, tensors: Path) -> None:
     for words in (EXAMPLE, ["info"], ["demo"], ["attend", tensors]):
         done = process(*words, "--json", python=WITHOUT_RICH, cwd=tmp_path)

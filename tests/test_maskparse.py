@@ -273,6 +273,7 @@ def test_noise_makes_a_mask_or_an_argument_error() -> None:
         if chance.random() < 0.3:
             text += chance.choice(string.printable)
         try:
-            assert isinstance(parse_mask(text), masks.Mask)
-        except ArgumentError as error:
-            assert "; " in str(error)
+            mask = parse_mask(text)
+        except ArgumentError:
+            continue
+        assert isinstance(mask, masks.Mask)

@@ -12,7 +12,7 @@ import difflib
 import inspect
 import warnings
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -89,9 +89,9 @@ class _Reader:
                 warnings.simplefilter("ignore")
                 tree = ast.parse(source, mode="eval")
         except SyntaxError as error:
-            self._fail_syntax(error, start)
+            raise self._syntax_fault(error, start) from None
         except (RecursionError, MemoryError, ValueError):
-            self._fail("mask is nested too deeply to be read", "write it with fewer brackets", start)
+            raise self._fault("mask is nested too deeply to be read", "write it with fewer brackets", start) from None
         # Columns count from the first character that is not a space.
         self.text = source
         return self._mask(tree.body, 1)
@@ -106,13 +106,13 @@ class _Reader:
             raise ArgumentError("mask must be an expression, but is empty; write one such as 'causal()'")
         for at, c in enumerate(self.text):
             if not " " <= c <= "~":
-                self._fail(f"mask has the character {ascii(c)}", "use plain ASCII characters", at)
+                raise self._fault(f"mask has the character {c!a}", "use plain ASCII characters", at)
             if c in "#\\":
-                self._fail(f"mask has the character {c!r}", "leave comments and escapes out", at)
+                raise self._fault(f"mask has the character {c!r}", "leave comments and escapes out", at)
 
     def _mask(self, node: ast.expr, depth: int) -> Mask:
         if depth > MAX_DEPTH:
-            self._fail(
+            raise self._fault(
                 f"mask is nested more than {MAX_DEPTH} levels deep",
                 "build masks of that size in Python",
                 node.col_offset,
@@ -126,7 +126,7 @@ class _Reader:
             return self._make(node.func.id, node, node.col_offset)
         if isinstance(node, ast.Name):
             return self._make(node.id, None, node.col_offset)
-        self._refuse(node)
+        raise self._no_mask(node)
 
     def _make(self, name: str, call: ast.Call | None, at: int) -> Mask:
         """The mask of one rule; a bare name is a call without arguments."""
@@ -136,12 +136,14 @@ class _Reader:
             # Python looks for names given twice when it compiles, and this tree is never compiled.
             if keyword.arg is None or keyword.arg in named:
                 said = "** before an argument" if keyword.arg is None else f"{keyword.arg}= twice"
-                self._fail(f"mask: {name} has {said}", f"write {_signature(name)}", keyword.value.col_offset)
+                raise self._fault(f"mask: {name} has {said}", f"write {_signature(name)}", keyword.value.col_offset)
             named[keyword.arg] = keyword.value
         try:
             bound = inspect.signature(RULES[name]).bind(*(call.args if call else ()), **named)
         except TypeError as error:
-            self._fail(f"mask: the arguments of {name} do not fit ({error})", f"write {_signature(name)}", at)
+            raise self._fault(
+                f"mask: the arguments of {name} do not fit ({error})", f"write {_signature(name)}", at
+            ) from None
         for parameter, node in bound.arguments.items():
             bound.arguments[parameter] = self._argument(node, name, parameter)
         try:
@@ -154,10 +156,10 @@ class _Reader:
         if name in RULES:
             return
         if name in ("allow", "where", "alibi"):
-            self._fail(f"mask has {name}, which takes an array or a function", "use it from Python", at)
+            raise self._fault(f"mask has {name}, which takes an array or a function", "use it from Python", at)
         close = difflib.get_close_matches(name.lower(), RULES, n=1)
         way = f"did you mean {close[0]}?" if close else f"the rules are {', '.join(RULES)}"
-        self._fail(f"mask has {_short(name)}, which is no rule", way, at)
+        raise self._fault(f"mask has {_short(name)}, which is no rule", way, at)
 
     def _argument(self, node: ast.expr, rule: str, parameter: str) -> Any:
         """The value of a literal: an integer, or what else this parameter takes."""
@@ -171,29 +173,29 @@ class _Reader:
         if None not in items and all(abs(item) < _INTEGER_LIMIT for item in items):
             return np.array(found, np.int64) if isinstance(found, list) else found
         if None not in items:
-            self._fail(
+            raise self._fault(
                 f"mask: {parameter} of {rule} has an integer of more than 62 bits",
                 "write a smaller one",
                 node.col_offset,
             )
         kinds = ["an integer", *["a list of integers"] * many, *["None"] * nothing, *['"end"', '"start"'] * text]
-        self._fail(
+        raise self._fault(
             f"mask: {parameter} of {rule} must be {' or '.join(kinds)}",
             f"write a literal in place of {_short(ast.get_source_segment(self.text, node) or 'this')}",
             node.col_offset,
         )
 
-    def _fail_syntax(self, error: SyntaxError, start: int) -> NoReturn:
+    def _syntax_fault(self, error: SyntaxError, start: int) -> ArgumentError:
         message = error.msg or ""
         if "integer" in message:  # more digits than Python reads
-            self._fail("mask has an integer of more than 62 bits", "write a smaller one", start)
+            return self._fault("mask has an integer of more than 62 bits", "write a smaller one", start)
         # Python's advice beyond brackets speaks of programs, not of masks.
         said = message if "'" in message else "a part is missing or out of place"
         # Where the end of the text is the fault, there is no column on its one line.
         at = start + error.offset - 1 if error.lineno == 1 and error.offset else len(self.text)
-        self._fail(f"mask is not a complete expression ({said})", "write it like causal() & window(255, 0)", at)
+        return self._fault(f"mask is not a complete expression ({said})", "write it like causal() & window(255, 0)", at)
 
-    def _refuse(self, node: ast.expr) -> NoReturn:
+    def _no_mask(self, node: ast.expr) -> ArgumentError:
         at, said = node.col_offset, "something that is no mask"
         way = f"{_OPERATORS_SAID}, and the rules are {', '.join(RULES)}"
         if isinstance(node, ast.BoolOp):
@@ -218,10 +220,10 @@ class _Reader:
             way = f"the rules are {', '.join(RULES)}"
         elif isinstance(node, ast.Tuple):
             said, way = "a comma between masks", _OPERATORS_SAID
-        self._fail(f"mask has {said}", way, at)
+        return self._fault(f"mask has {said}", way, at)
 
-    def _fail(self, said: str, way: str, at: int) -> NoReturn:
-        raise ArgumentError(f"{said}; {way}\n{self._picture(at)}") from None
+    def _fault(self, said: str, way: str, at: int) -> ArgumentError:
+        return ArgumentError(f"{said}; {way}\n{self._picture(at)}")
 
     def _picture(self, at: int) -> str:
         """The part of the text around a column, with a caret under it; two columns of margin."""

@@ -93,9 +93,9 @@ def run(arguments: argparse.Namespace) -> int:
     # Where the result goes is settled before the work is done.
     out = _out(arguments.out, arguments.tensors, str(operands[0].dtype))
     start = time.perf_counter()
-    output, lse = _compute(operands, options)
+    output, lse = _compute(operands, options, share=plan.tiles_touched / max(plan.tiles, 1))
     seconds = time.perf_counter() - start
-    results = {"output": output} if out.suffix == ".npy" else {"output": output, "lse": lse}
+    results = {"output": output} if out.suffix.lower() == ".npy" else {"output": output, "lse": lse}
     write_tensors(out, results)
     summary = _summary(output)
     if arguments.json:
@@ -206,11 +206,11 @@ def _mask(text: str | None, align: str | None) -> Mask | None:
 def _out(asked: Path | None, tensors: Path, dtype: str) -> Path:
     suffix = tensors.suffix.lower() if tensors.suffix.lower() in (".npz", ".safetensors") else ".npz"
     out = asked if asked is not None else Path(f"{tensors.stem}.output{suffix}")
-    if out.suffix not in (".npz", ".safetensors", ".npy"):
+    if out.suffix.lower() not in (".npz", ".safetensors", ".npy"):
         raise ArgumentError(
             f"--out must end in .npz, .safetensors or .npy, but {str(out)!r} came; write --out {out.stem}.npz"
         )
-    if dtype == "bfloat16" and out.suffix != ".safetensors":
+    if dtype == "bfloat16" and out.suffix.lower() != ".safetensors":
         raise ArgumentError(
             f"--out must end in .safetensors for bfloat16, which {out.suffix} has no name for, but {str(out)!r} came; "
             f"write --out {out.stem}.safetensors"
@@ -222,7 +222,7 @@ def _out(asked: Path | None, tensors: Path, dtype: str) -> Path:
     return out
 
 
-def _compute(operands: list[Array], options: dict[str, Any]) -> tuple[Array, Array]:
+def _compute(operands: list[Array], options: dict[str, Any], share: float) -> tuple[Array, Array]:
     """Output and log-sum-exp; long work goes one key/value head at a time, so that there is a bar to look at.
 
     A row's numbers depend on its own head alone, and a mask in text has no head axis, so the parts are the whole.
@@ -233,8 +233,8 @@ def _compute(operands: list[Array], options: dict[str, Any]) -> tuple[Array, Arr
     heads = -2 if options["layout"] in ("blhd", "bshd") else -3
     length = -5 - heads
     alone = query.ndim < 3 or key.shape[heads] < 2
-    work = query.size * key.shape[length]
-    if alone or work < _LONG or key.shape[heads] == 0 or query.shape[heads] % key.shape[heads]:
+    work = query.size * key.shape[length] * share
+    if alone or work < _LONG:
         with draw.progress("attending", 1, show=work >= _LONG) as advance:
             whole = attention(*operands, **options)
             advance()
