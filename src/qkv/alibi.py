@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .align import Align, read_align
 from .errors import ArgumentError, DTypeError, ShapeError
 from .interop import to_numpy
-from .masks import Align, read_align
 
 __all__ = ["Alibi", "alibi"]
 

@@ -2,14 +2,41 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from .errors import AlignmentError
-from .masks import Align, KeyRange, KeySet, Mask
-from .ranges import Ints
+from .interop import to_numpy
+from .ranges import END, Ints
+
+if TYPE_CHECKING:
+    from .algebra import Mask
+
+#: What a positional rule may be told: a word, the position of the first query, or one such position per sequence.
+Align = Literal["start", "end"] | int | npt.NDArray[Any] | None
+
+
+def read_align(name: str, align: Any) -> Align:
+    """The `align=` of a rule, checked."""
+    way = 'pass "end" (the queries are the newest rows), "start", or the position of the first query, an int or one per sequence'
+    if align is None:
+        return None
+    if isinstance(align, str):
+        if align == "start":
+            return "start"
+        if align == "end":
+            return "end"
+        raise AlignmentError(f"{name}: align must be one of those, but {align!r} came; {way}")
+    offset = to_numpy(align, f"{name}: align", scalars=True)
+    if offset.dtype == np.bool_ or not np.issubdtype(offset.dtype, np.integer):
+        raise AlignmentError(f"{name}: align must be a word or whole numbers, but dtype {offset.dtype} came; {way}")
+    if offset.size and int(np.abs(offset.astype(np.int64)).max()) >= END:
+        raise AlignmentError(f"{name}: align must be below 2**40 in size, but {int(np.abs(offset).max())} came; {way}")
+    return int(offset) if offset.ndim == 0 else np.array(offset, dtype=np.int64)
 
 
 def resolve_offset(
@@ -30,7 +57,7 @@ def resolve_offset(
     Raises:
         AlignmentError: two rules say different things, or L != S and none says anything.
     """
-    count = int(np.prod(batch, dtype=np.int64))
+    count = math.prod(batch)
     said: list[tuple[str, Align]] = []
     unsaid = ""
     for text, align in rules:
@@ -65,15 +92,10 @@ def known_lengths(mask: Mask | None, count: int) -> Ints | None:
     """Past-the-last existing key of each sequence, (N,), as the conjoined `keys(…)` of an expression tell it."""
     out: Ints | None = None
     for term in mask.conjuncts() if mask is not None else ():
-        if isinstance(term, KeyRange):
-            stop = np.broadcast_to(term.stop.reshape(-1), (count,))
-        elif isinstance(term, KeySet):
-            exists = term.flat()
-            last = exists.shape[-1] - exists[:, ::-1].argmax(axis=-1)
-            stop = np.broadcast_to(np.where(exists.any(axis=-1), last, 0), (count,))
-        else:
-            continue
-        out = stop.astype(np.int64) if out is None else np.minimum(out, stop)
+        stop = term.last_keys()
+        if stop is not None:
+            stop = np.broadcast_to(stop, (count,)).astype(np.int64)
+            out = stop if out is None else np.minimum(out, stop)
     return out
 
 

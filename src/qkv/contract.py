@@ -12,13 +12,14 @@ from typing import cast as as_type
 
 import numpy as np
 
+from .algebra import Allow, Mask, check_pair_shape, read_booleans
 from .alibi import Alibi
-from .align import known_lengths, resolve_offset
+from .align import Align, known_lengths, resolve_offset
 from .cache import Cache, CachePart
 from .errors import ArgumentError, DTypeError, ShapeError, UnsupportedError
 from .floats import FLOATS, Array, Float
+from .frame import Frame
 from .interop import Kind, take, to_numpy
-from .masks import Align, Allow, Frame, Mask, check_pair_shape, read_booleans
 from .problem import Floats64, Layout, Problem
 from .ranges import ALL, Ints, Ranges, interval
 

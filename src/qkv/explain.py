@@ -8,7 +8,7 @@ from typing import Any
 from . import engines
 from .contract import canonical, refuse_foreign
 from .future import Pair, first_future
-from .masks import Causal
+from .rules import Causal
 from .plan import Plan
 from .problem import Problem
 

@@ -12,9 +12,10 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from .algebra import Mask
 from .floats import Array, Float
+from .frame import Frame
 from .interop import Kind
-from .masks import Frame, Mask
 from .ranges import Ints, Ranges
 
 Floats64 = npt.NDArray[np.float64]

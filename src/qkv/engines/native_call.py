@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ..algebra import Allow
 from ..floats import Array
-from ..masks import Allow, KeySet
 from ..plan import Plan
 from ..problem import Problem
+from ..rules import KeySet
 from ..state import Rows
 from . import native
 
