@@ -173,7 +173,11 @@ REFUSED: list[tuple[str, str, int | None]] = [
         f"mask is nested more than {MAX_DEPTH} levels deep; build masks of that size in Python",
         0,
     ),
-    ("~" * 5000 + "causal", "mask is nested too deeply to be read; write it with fewer brackets", None),
+    (
+        "~" * 5000 + "causal",
+        f"mask is nested more than {MAX_DEPTH} levels deep; build masks of that size in Python",
+        None,
+    ),
     (
         "causal" + " " * MAX_LENGTH + "& causal",
         "mask must have at most 10,000 characters, but has 10,014; build masks of that size in Python",

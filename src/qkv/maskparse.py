@@ -91,7 +91,7 @@ class _Reader:
         except SyntaxError as error:
             raise self._syntax_fault(error, start) from None
         except (RecursionError, MemoryError, ValueError):
-            raise self._fault("mask is nested too deeply to be read", "write it with fewer brackets", start) from None
+            raise self._too_deep(start) from None
         # Columns count from the first character that is not a space.
         self.text = source
         return self._mask(tree.body, 1)
@@ -112,11 +112,7 @@ class _Reader:
 
     def _mask(self, node: ast.expr, depth: int) -> Mask:
         if depth > MAX_DEPTH:
-            raise self._fault(
-                f"mask is nested more than {MAX_DEPTH} levels deep",
-                "build masks of that size in Python",
-                node.col_offset,
-            )
+            raise self._too_deep(node.col_offset)
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitAnd | ast.BitOr):
             left, right = self._mask(node.left, depth + 1), self._mask(node.right, depth + 1)
             return left & right if isinstance(node.op, ast.BitAnd) else left | right
@@ -221,6 +217,11 @@ class _Reader:
         elif isinstance(node, ast.Tuple):
             said, way = "a comma between masks", _OPERATORS_SAID
         return self._fault(f"mask has {said}", way, at)
+
+    def _too_deep(self, at: int) -> ArgumentError:
+        return self._fault(
+            f"mask is nested more than {MAX_DEPTH} levels deep", "build masks of that size in Python", at
+        )
 
     def _fault(self, said: str, way: str, at: int) -> ArgumentError:
         return ArgumentError(f"{said}; {way}\n{self._picture(at)}")
