@@ -84,7 +84,21 @@ def attend(
     return _carry_out(problem, engines.choose(problem))[0]
 
 
-def attention(query: Any, key: Any, value: Any = None, **arguments: Any) -> Attention:
+def attention(
+    query: Any,
+    key: Any,
+    value: Any = None,
+    *,
+    mask: Any = None,
+    bias: Any = None,
+    scale: Any = None,
+    softcap: Any = None,
+    sink: Any = None,
+    empty: str = "raise",
+    nonfinite: str = "raise",
+    layout: str = "bhld",
+    **others: Any,
+) -> Attention:
     """The same as `attend`, with the log-sum-exp and answers about the weights; takes the same arguments.
 
     >>> import numpy as np, qkv
@@ -94,14 +108,23 @@ def attention(query: Any, key: Any, value: Any = None, **arguments: Any) -> Atte
     >>> a.output.shape, a.lse.shape, a.top(2).keys.shape
     ((2, 5, 8), (2, 5), (2, 5, 2))
     """
-    refuse_foreign({name: x for name, x in arguments.items() if name not in _ARGUMENTS})
-    problem = canonical(query, key, value, **arguments)
+    refuse_foreign(others)
+    problem = canonical(
+        query,
+        key,
+        value,
+        mask=mask,
+        bias=bias,
+        scale=scale,
+        softcap=softcap,
+        sink=sink,
+        empty=empty,
+        nonfinite=nonfinite,
+        layout=layout,
+    )
     plan = engines.choose(problem)
     output, lse = _carry_out(problem, plan)
     return Attention(output=output, lse=lse, _problem=problem, _plan=plan)
-
-
-_ARGUMENTS = frozenset(["mask", "bias", "scale", "softcap", "sink", "empty", "nonfinite", "layout"])
 
 
 def _carry_out(problem: Problem, plan: Plan) -> tuple[Any, Any]:

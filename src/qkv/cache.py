@@ -36,8 +36,8 @@ class CachePart:
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of `array`."""
-        stored = self.cache.storage()[0 if self.name == "key" else 1]
-        return tuple(stored.shape)
+        key, value, _ = self.cache.storage()
+        return tuple((key if self.name == "key" else value).shape)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return np.array(self.array, dtype=dtype, copy=bool(copy) or None)
@@ -83,7 +83,8 @@ class Cache:
     @property
     def lengths(self) -> Ints:
         """How many keys each sequence has, int64 (B…); a copy."""
-        return self._lengths.copy()
+        out: Ints = self._lengths.copy()
+        return out
 
     @property
     def nbytes(self) -> int:

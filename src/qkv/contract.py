@@ -220,9 +220,8 @@ def _check_sizes(q: Array, k: Array, v: Array, layout: str) -> None:
         ("key", groups, "G"),
     ):
         if size == 0:
-            raise ShapeError(
-                f"{name} must not have {axis} = 0, but has shape {q.shape if name == 'query' else k.shape if name == 'key' else v.shape}; drop the call"
-            )
+            shape = {"query": q.shape, "key": k.shape, "value": v.shape}[name]
+            raise ShapeError(f"{name} must not have {axis} = 0, but has shape {shape}; drop the call")
     if v.shape[-3] != groups or v.shape[-2] != keys:
         raise ShapeError(
             f"key and value must agree in heads and length, but key has (G, S) = {(groups, keys)} and value {tuple(v.shape[-3:-1])}{swap}"
@@ -343,10 +342,10 @@ def _one_of(name: str, value: Any, words: tuple[str, ...]) -> None:
 
 
 def _number(name: str, value: Any) -> float:
-    if isinstance(value, (bool, np.bool_, str, bytes, complex)) or (hasattr(value, "ndim") and value.ndim > 0):
-        raise DTypeError(
-            f"{name} must be one number, but {'an array' if hasattr(value, 'ndim') and not isinstance(value, np.generic) else repr(value)} came; pass a float"
-        )
+    if getattr(value, "ndim", 0) > 0:
+        raise DTypeError(f"{name} must be one number, but an array of shape {tuple(value.shape)} came; pass a float")
+    if isinstance(value, (bool, np.bool_, str, bytes, complex)):
+        raise DTypeError(f"{name} must be one number, but {value!r} came; pass a float")
     try:
         return float(value)
     except (TypeError, ValueError, RuntimeError):

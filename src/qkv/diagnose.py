@@ -137,7 +137,8 @@ def _message(name: str, index: tuple[int, ...], number: float) -> str:
 def _as_caller(problem: Problem, array: Array) -> Array:
     """A canonical (B…, H, L, D) array in the caller's axes."""
     if problem.layout.axes == 2:
-        return array[0]
+        one: Array = array[0]
+        return one
     return array.swapaxes(-2, -3) if problem.layout.length_first else array
 
 

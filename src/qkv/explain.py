@@ -8,9 +8,9 @@ from typing import Any
 from . import engines
 from .contract import canonical, refuse_foreign
 from .future import Pair, first_future
-from .rules import Causal
 from .plan import Plan
 from .problem import Problem
+from .rules import Causal
 
 __all__ = ["Explanation", "explain", "explained"]
 
@@ -83,7 +83,21 @@ class Explanation:
         return "\n".join(lines)
 
 
-def explain(query: Any, key: Any, value: Any = None, **arguments: Any) -> Explanation:
+def explain(
+    query: Any,
+    key: Any,
+    value: Any = None,
+    *,
+    mask: Any = None,
+    bias: Any = None,
+    scale: Any = None,
+    softcap: Any = None,
+    sink: Any = None,
+    empty: str = "raise",
+    nonfinite: str = "raise",
+    layout: str = "bhld",
+    **others: Any,
+) -> Explanation:
     """Which engine and plan a call of `attend` with these arguments would use; nothing is computed.
 
     Takes the arguments of `attend` and raises what `attend` would raise for them (but does not look at the numbers).
@@ -94,9 +108,20 @@ def explain(query: Any, key: Any, value: Any = None, **arguments: Any) -> Explan
     >>> f"{e.pairs:.1%}", e.tiles_touched < 0.065 * e.tiles
     ('3.1%', True)
     """
-    allowed = ("mask", "bias", "scale", "softcap", "sink", "empty", "nonfinite", "layout")
-    refuse_foreign({name: x for name, x in arguments.items() if name not in allowed})
-    problem = canonical(query, key, value, **arguments)
+    refuse_foreign(others)
+    problem = canonical(
+        query,
+        key,
+        value,
+        mask=mask,
+        bias=bias,
+        scale=scale,
+        softcap=softcap,
+        sink=sink,
+        empty=empty,
+        nonfinite=nonfinite,
+        layout=layout,
+    )
     return explained(problem, engines.choose(problem))
 
 

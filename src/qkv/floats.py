@@ -53,7 +53,8 @@ def widen(array: Array, name: str) -> Array:
     array([1.], dtype=float32)
     """
     if name == "bfloat16":
-        return (array.astype(np.uint32) << np.uint32(16)).view(np.float32)
+        out: Array = (array.astype(np.uint32) << np.uint32(16)).view(np.float32)
+        return out
     return array.astype(FLOATS[name].compute, copy=False)
 
 
@@ -73,4 +74,5 @@ def narrow(array: Array, name: str) -> Array:
     bits = clamped.view(np.uint32)
     rounded = (bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(16)
     # Adding the rounding bias to a NaN's payload could carry into the sign or make it an infinity.
-    return np.where(np.isnan(clamped), np.uint32(0x7FC0), rounded).astype(np.uint16)
+    out: Array = np.where(np.isnan(clamped), np.uint32(0x7FC0), rounded).astype(np.uint16)
+    return out

@@ -98,7 +98,8 @@ def to_numpy(x: Any, name: str, *, scalars: bool = False) -> Array:
             raise DTypeError(f"{name}: a nested list of unequal lengths came; pass an array") from None
     array, kind = _view(x, name)
     if kind.name == "torch" and x.dtype is sys.modules["torch"].bfloat16:
-        return (array.astype(np.uint32) << np.uint32(16)).view(np.float32)
+        bits: Array = (array.astype(np.uint32) << np.uint32(16)).view(np.float32)
+        return bits
     if array.dtype.name == "bfloat16":
         return array.astype(np.float32)
     if not array.dtype.isnative:

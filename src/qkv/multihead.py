@@ -130,7 +130,8 @@ class MultiHead:
         mixed = attend(query, key, value, mask=mask, scale=self.scale, **arguments)
         joined = mixed.swapaxes(-2, -3).reshape(*mixed.shape[:-3], mixed.shape[-2], -1)
         out = joined @ self.w_o
-        return out if self.b_o is None else out + self.b_o
+        result: Array = out if self.b_o is None else out + self.b_o
+        return result
 
     @classmethod
     def from_tensors(
@@ -191,7 +192,8 @@ def _split(x: Array, w: Array, b: Array | None, heads: int) -> Array:
     y = x @ w
     if b is not None:
         y = y + b
-    return y.reshape(*y.shape[:-1], heads, -1).swapaxes(-2, -3)
+    out: Array = y.reshape(*y.shape[:-1], heads, -1).swapaxes(-2, -3)
+    return out
 
 
 def _count(name: str, value: Any) -> int:

@@ -32,13 +32,15 @@ class Layout:
     def canonical(self, array: Array) -> Array:
         """(…) as the caller has it -> a view (B…, H, L, D)."""
         if self.axes == 2:
-            return array[None]
+            one: Array = array[None]
+            return one
         return array.swapaxes(-2, -3) if self.length_first else array
 
     def restored(self, array: Array, trailing: int) -> Array:
         """(B…, H, L[, E]) -> the caller's axes. The log-sum-exp is (B…, H, L) in every layout (A1)."""
         if self.axes == 2:
-            return array[0]
+            one: Array = array[0]
+            return one
         if self.length_first and trailing == 1:
             return np.ascontiguousarray(array.swapaxes(-2, -3))
         return array

@@ -102,7 +102,7 @@ def _weights(problem: Problem, plan: Plan, tile: Tile) -> Weights:
 def _value(problem: Problem, tile: Tile, block: Block) -> tuple[Array, Bools]:
     value = tensor_block(problem, problem.value, tile.batch, block)
     finite = np.isfinite(value)
-    bad: Bools = ~finite.all(axis=-1)
+    bad: Bools = ~np.asarray(finite.all(axis=-1))
     return (np.where(finite, value, 0) if bad.any() else value), bad
 
 

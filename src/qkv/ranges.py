@@ -70,7 +70,7 @@ class Ranges:
         """The sets as booleans, shape (N or 1, L or 1, keys). For tiles and tests: this is the L×S array."""
         j = np.arange(keys)
         inside = (self.lo[..., None] <= j) & (j < self.hi[..., None])
-        out: npt.NDArray[np.bool_] = inside.any(axis=-2)
+        out: npt.NDArray[np.bool_] = np.any(inside, axis=-2)
         return out
 
 

@@ -86,7 +86,8 @@ def finish_rows(rows: Rows, sink: Array | None) -> tuple[Array, Array]:
 def failed(status: npt.NDArray[np.uint8], top: Array) -> npt.NDArray[np.bool_]:
     """Rows that have no right finite answer: they read a NaN, or a score overflowed, or all of them fell to -inf."""
     fell = ((status & ALLOWED) != 0) & ((status & LOW) != 0) & np.isneginf(top)
-    return ((status & (NONFINITE | OVERFLOW)) != 0) | fell
+    out: npt.NDArray[np.bool_] = ((status & (NONFINITE | OVERFLOW)) != 0) | fell
+    return out
 
 
 def _carried(rows: Rows, top: Array) -> Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,9 @@ from . import native
 
 #: Pairs of a rule that are evaluated together, where a mask is neither intervals nor an array.
 _PAIRS = 1 << 22
+
+
+Want = Literal["output", "state"]
 
 
 class Part(NamedTuple):
@@ -72,7 +75,7 @@ def run_state(problem: Problem, plan: Plan) -> Rows:
     return out
 
 
-def _parts(problem: Problem, plan: Plan, want: str) -> Iterator[Part]:
+def _parts(problem: Problem, plan: Plan, want: Want) -> Iterator[Part]:
     """One call for everything, or one for each block of rows where the mask's rule has to be evaluated in Python."""
     everything = slice(None)
     pairs = _array_rule(problem)
@@ -101,7 +104,7 @@ def _array_rule(problem: Problem) -> Array | None:
     return None
 
 
-def _call(problem: Problem, plan: Plan, want: str, n: int | None, rows: slice, allow: Array | None) -> native.Call:
+def _call(problem: Problem, plan: Plan, want: Want, n: int | None, rows: slice, allow: Array | None) -> native.Call:
     at: Any = (...,) if n is None else problem.at(n)
     batches = problem.batches if n is None else 1
     pick = slice(None) if n is None else slice(n, n + 1)

@@ -105,7 +105,8 @@ def _scaled_mix(problem: Problem, queries: Queries, blocks: list[Block], top: Ar
         mix = mix + _grouped(problem, np.exp(seen.score - shift[..., None]), value * value.dtype.type(_DOWN))
     mix = mix / np.where(total > 0, total, 1)[..., None]
     limit = np.finfo(mix.dtype).max
-    return np.clip(mix * mix.dtype.type(_UP), -limit, limit)
+    out: Array = np.clip(mix * mix.dtype.type(_UP), -limit, limit)
+    return out
 
 
 def tile_queries(problem: Problem, tile: Tile) -> Queries:
@@ -117,7 +118,7 @@ def tile_queries(problem: Problem, tile: Tile) -> Queries:
     overflow = ~np.isfinite(scaled).all(axis=-1)
     if overflow.any():
         scaled = np.where(np.isfinite(scaled), scaled, 0)
-    heads, count, width = scaled.shape
+    _, count, width = scaled.shape
     return Queries(tile, scaled.reshape(problem.groups, problem.sharing, count, width), bad, overflow)
 
 
@@ -204,18 +205,20 @@ def _bias_block(problem: Problem, tile: Tile, block: Block) -> Array | None:
 
 def _distance(problem: Problem, tile: Tile, block: Block) -> Array:
     position = problem.positions[tile.batch if problem.positions.shape[0] > 1 else 0, tile.start : tile.stop]
-    return np.abs(position[:, None] - np.arange(block.lo, block.hi)[None, :])
+    out: Array = np.abs(position[:, None] - np.arange(block.lo, block.hi)[None, :])
+    return out
 
 
 def _grouped(problem: Problem, weight: Array, value: Array) -> Array:
     """weights (H, R, C) times values (G, C, E), each query head with its own key head's values."""
     heads, rows, cols = weight.shape
     product = np.matmul(weight.reshape(problem.groups, problem.sharing * rows, cols), value)
-    return product.reshape(heads, rows, -1)
+    out: Array = product.reshape(heads, rows, -1)
+    return out
 
 
 def _finite(array: Array) -> tuple[Array, Bools]:
     """The array with non-finite numbers as 0, and which vectors held one. 0 · NaN is NaN, so zero weights are not enough."""
     finite = np.isfinite(array)
-    bad: Bools = ~finite.all(axis=-1)
+    bad: Bools = ~np.asarray(finite.all(axis=-1))
     return (np.where(finite, array, 0) if bad.any() else array), bad
