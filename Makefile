@@ -1,0 +1,94 @@
+# `make help` lists the targets. Each makes what it needs in .venv, from the first python3 that is at least 3.10, and
+# installs with the pins of constraints.txt; nothing has to be activated.
+#
+#   PYTHON=python3.12   another interpreter          VENV=.venv-312   another environment
+#   GROUPS=dev          leave torch and JAX out      ARGS="-k mask"   passed to pytest, bench.py, demo
+
+PYTHON ?= python3
+VENV ?= .venv
+GROUPS ?= dev frameworks
+ARGS ?=
+
+# The package is installed, not linked: tests see what users get, and coverage and types see one copy. So a change of
+# any of these files installs it again; the compiled objects stay in build/.
+SOURCES := pyproject.toml constraints.txt CMakeLists.txt README.md \
+  $(shell find src/qkv native -type f ! -name '*.pyc' ! -name '*.so')
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+MADE := $(VENV)/.made
+BUILD := $(VENV)/.build
+PACKAGE := $(VENV)/.package
+DEVELOPMENT := $(VENV)/.development
+
+SANITIZE_VENV := .venv-sanitize
+SANITIZE := $(SANITIZE_VENV)/.package
+SANITIZED ?= tests
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test test-fast check bench docs sanitize clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1 · \2/p' Makefile | column -t -s · 2>/dev/null \
+	  || sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1: \2/p' Makefile
+
+demo: $(PACKAGE) ## install the package, then see attention computed, traced and checked
+	$(BIN)/qkv demo --out demo $(ARGS)
+
+test: check $(DEVELOPMENT) $(PACKAGE) ## everything: style, types, every clause of the contract, what the docs show
+	$(BIN)/python -m pytest --cov=qkv --cov-report=term:skip-covered --cov-fail-under=95 $(ARGS)
+
+test-fast: $(DEVELOPMENT) $(PACKAGE) ## the tests without those marked slow, without coverage
+	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+check: $(DEVELOPMENT) $(PACKAGE) ## ruff and strict types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(DEVELOPMENT) $(PACKAGE) ## speed, against NumPy and the peers that are installed
+	$(BIN)/python benchmarks/bench.py $(ARGS)
+
+docs: $(DEVELOPMENT) $(PACKAGE) ## draw the pictures again, run what README and docs show
+	$(BIN)/qkv demo --json --out docs/images > /dev/null
+	$(BIN)/python -m pytest tests/test_docs.py $(ARGS)
+
+# Preloaded: the interpreter is not built with sanitizers, and libstdc++ has to be there before libasan looks for it.
+# NumPy and CPython keep memory until the end, so leaks are not asked for.
+sanitize: $(SANITIZE) ## the native engine under AddressSanitizer and UBSan
+	LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so):$$($${CXX:-c++} -print-file-name=libubsan.so):$$($${CXX:-c++} -print-file-name=libstdc++.so.6)" \
+	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
+	PYTHONMALLOC=malloc QKV_REQUIRE_NATIVE=1 QKV_SANITIZE=1 \
+	$(SANITIZE_VENV)/bin/python -m pytest -m "not slow" -p no:cacheprovider $(SANITIZED) $(ARGS)
+
+clean: ## remove environments and everything built
+	rm -rf $(VENV) $(SANITIZE_VENV) build dist demo .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(MADE):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
+	  || { echo "qkv needs Python 3.10 or newer: make PYTHON=python3.12 …" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install -c constraints.txt pip
+	@touch $@
+
+$(BUILD): $(MADE) pyproject.toml constraints.txt
+	$(PIP) install -c constraints.txt --group build
+	@touch $@
+
+$(PACKAGE): $(BUILD) $(SOURCES)
+	$(PIP) install -c constraints.txt --no-build-isolation ".[cli]"
+	@touch $@
+
+$(DEVELOPMENT): $(BUILD)
+	$(PIP) install -c constraints.txt $(GROUPS:%=--group %)
+	@touch $@
+
+$(SANITIZE): $(SOURCES)
+	test -x $(SANITIZE_VENV)/bin/python || $(PYTHON) -m venv $(SANITIZE_VENV)
+	$(SANITIZE_VENV)/bin/python -m pip install -q -c constraints.txt pip
+	$(SANITIZE_VENV)/bin/python -m pip install -q -c constraints.txt --group dev
+	QKV_REQUIRE_NATIVE=1 $(SANITIZE_VENV)/bin/python -m pip install -q -c constraints.txt --no-build-isolation \
+	  -Cbuild-dir=build/sanitize -Ccmake.build-type=RelWithDebInfo -Cinstall.strip=false \
+	  -Ccmake.define.QKV_SANITIZE=address,undefined ".[cli]"
+	@touch $@
