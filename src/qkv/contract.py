@@ -116,6 +116,7 @@ def canonical(
         own = cache.offset(queries)
     frame = Frame(batch, heads, queries, total, resolve_offset(batch, queries, total, rules, lengths, own))
     ranges, rule, origin = _compiled(expression, frame, cache, start, keys)
+    bias_shape = () if array is None else array.shape
     if array is not None:
         array = np.broadcast_to(array, (*batch, heads, queries, total))[..., start : start + keys]
     return Problem(
@@ -129,6 +130,7 @@ def canonical(
         slopes=slopes,
         bias=array,
         bias_dtype="float32" if array is not None and array.dtype == np.float32 else dtype,
+        bias_shape=bias_shape,
         mask=expression,
         frame=frame,
         first_key=start,

@@ -121,7 +121,10 @@ def _first_bias(problem: Problem) -> None:
                 bad = allowed & ~np.isfinite(bias) & ~np.isneginf(bias)
                 if bad.any():
                     i, j = (int(a) for a in np.unravel_index(int(bad.argmax()), bad.shape))
-                    index = (*problem.at(n), h, start + i, j + problem.first_key)
+                    full = (*problem.at(n), h, start + i, j + problem.first_key)
+                    # In the caller's own array, which may have fewer axes, or length 1 where it is broadcast.
+                    shape = problem.bias_shape
+                    index = tuple(a if size > 1 else 0 for a, size in zip(full[len(full) - len(shape) :], shape, strict=True))
                     raise NonFiniteError(_message("bias", index, float(bias[i, j])), "bias", index)
 
 

@@ -84,5 +84,12 @@ def info() -> Info:
         levels=tuple(native.levels()) if there else (),
         threads=native.default_threads() if there else 1,
         row_invariant=there,
-        optional={name: name in sys.modules or importlib.util.find_spec(name) is not None for name in _OPTIONAL},
+        optional={name: _found(name) for name in _OPTIONAL},
     )
+
+
+def _found(name: str) -> bool:
+    # A module set to None in sys.modules is one that may not be imported.
+    if name in sys.modules:
+        return sys.modules[name] is not None
+    return importlib.util.find_spec(name) is not None

@@ -107,8 +107,8 @@ def segments(query_ids: Any, key_ids: Any = None) -> Mask:
     >>> import numpy as np, qkv
     >>> packed = qkv.segments(np.array([0, 0, 0, 1, 1])) & qkv.causal()
     """
-    q = _integers("query_ids", to_numpy(query_ids, "segments"), at_least=None, where="segments")
-    k = q if key_ids is None else _integers("key_ids", to_numpy(key_ids, "segments"), at_least=None, where="segments")
+    q = _integers("query_ids", to_numpy(query_ids, "segments", scalars=True), at_least=None, where="segments")
+    k = q if key_ids is None else _integers("key_ids", to_numpy(key_ids, "segments", scalars=True), at_least=None, where="segments")
     for name, ids in (("query_ids", q), ("key_ids", k)):
         if ids.ndim == 0:
             raise ShapeError(

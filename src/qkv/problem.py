@@ -54,7 +54,7 @@ class Problem:
         query, key, value: views (B…, H, L, D), (B…, G, S, D), (B…, G, S, E) of the caller's memory, in storage form.
         dtype: the float type all three have.
         scale, softcap, sink (H,), slopes (H,): the scores' arithmetic (B1 to B3, C4); None: absent.
-        bias: view (B…, H, L, S) or None, in storage form; bias_dtype its float type.
+        bias: view (B…, H, L, S) or None, in storage form; bias_dtype its float type, bias_shape as the caller had it.
         mask: the expression, with the frame it is asked in; None allows every pair.
         frame: sizes and positions of the *whole* sequence; `first_key` is where this problem's keys begin in it (E1).
         ranges: keys each row may read, counted in this problem's own keys and clipped to [0, S).
@@ -73,6 +73,7 @@ class Problem:
     slopes: Floats64 | None
     bias: Array | None
     bias_dtype: str
+    bias_shape: tuple[int, ...]
     mask: Mask | None
     frame: Frame
     first_key: int
@@ -161,7 +162,7 @@ class Problem:
                 return shape is not None and bool(np.all(a.lo == b.lo) and np.all(a.hi == b.hi))
             return bool(a == b)
 
-        spelling = ("mask", "frame", "layout", "rule")
+        spelling = ("mask", "frame", "layout", "rule", "bias_shape")
         return all(
             equal(getattr(self, f.name), getattr(other, f.name)) for f in fields(self) if f.name not in spelling
         ) and ((self.rule is None) == (other.rule is None))
