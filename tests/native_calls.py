@@ -6,26 +6,22 @@ from typing import Any
 
 import numpy as np
 
+from qkv import reference
 from qkv.engines import native
+from qkv.floats import FLOATS, narrow
+from qkv.floats import widen as widen_to_compute
 
 COMPUTE = {"float16": np.float32, "bfloat16": np.float32, "float32": np.float32, "float64": np.float64}
 
 
-def to_bfloat16(x: np.ndarray) -> np.ndarray:
-    """Nearest-even bit patterns of finite or infinite numbers; NaN stays NaN."""
-    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
-    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
-    return np.where(np.isnan(x), np.uint16(0x7FC0), rounded)
-
-
 def store(x: np.ndarray, dtype: str) -> np.ndarray:
-    return to_bfloat16(x) if dtype == "bfloat16" else x.astype(dtype)
+    """Numbers in storage form; bfloat16 as bit patterns."""
+    return narrow(np.asarray(x, COMPUTE[dtype]), dtype)
 
 
 def widen(x: np.ndarray, dtype: str) -> np.ndarray:
-    if dtype == "bfloat16":
-        return (x.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
-    return x.astype(np.float64)
+    """The same numbers in float64."""
+    return widen_to_compute(x, dtype).astype(np.float64)
 
 
 def operands(rng: np.random.Generator, batch=(2,), H=2, G=1, L=5, S=7, D=4, E=3, dtype="float32", scale=1.0):
@@ -80,37 +76,71 @@ def allowed(call: native.Call) -> np.ndarray:
     return pairs
 
 
-def definition(call: native.Call) -> tuple[np.ndarray, np.ndarray]:
-    """Output and log-sum-exp in float64 (longdouble for float64 input), of calls whose operands are finite."""
-    wide = np.longdouble if call.dtype == "float64" else np.float64
-    batch, (H, L, D) = call.query.shape[:-3], call.query.shape[-3:]
-    G, S, E = *call.key.shape[-3:-1], call.value.shape[-1]
-    N = int(np.prod(batch))
-    q = widen(call.query, call.dtype).astype(wide).reshape(N, H, L, D)
-    k = np.repeat(widen(call.key, call.dtype).astype(wide).reshape(N, G, S, D), H // G, axis=1)
-    v = np.repeat(widen(call.value, call.dtype).astype(wide).reshape(N, G, S, E), H // G, axis=1)
-    scores = np.einsum("nhld,nhsd->nhls", q, k) * wide(call.scale)
-    if call.softcap:
-        scores = call.softcap * np.tanh(scores / call.softcap)
+def positional_bias(call: native.Call) -> np.ndarray | None:
+    """ALiBi and bias together, float64 (N, H, L, S); what stands at forbidden pairs has no meaning."""
+    H, L, S = call.query.shape[-3], call.query.shape[-2], call.key.shape[-2]
+    N, wide = int(np.prod(call.query.shape[:-3])), np.longdouble if call.dtype == "float64" else np.float64
+    if call.slopes is None and call.bias is None:
+        return None
+    total = np.zeros((N, H, L, S), wide)
     if call.slopes is not None:
         distance = np.abs(np.arange(L)[:, None] + call.offset[:, None, None] - np.arange(S))
-        scores = scores - call.slopes[:, None, None] * distance[:, None]
-    pairs = allowed(call)
+        total = total - call.slopes[:, None, None] * distance[:, None].astype(wide)
     if call.bias is not None:
-        scores = scores + np.where(pairs, widen(call.bias, call.bias_dtype).reshape(N, H, L, S), 0)
-    scores = np.where(pairs, scores, -np.inf)
-    top = scores.max(axis=-1, initial=-np.inf)
-    if call.sink is not None:
-        top = np.maximum(top, call.sink[:, None])
-    base = np.where(top == -np.inf, 0, top)
-    weights = np.exp(scores - base[..., None])
-    total = weights.sum(axis=-1)
-    if call.sink is not None:
-        total = total + np.exp(call.sink[:, None] - base)
-    with np.errstate(divide="ignore"):
-        lse = base + np.log(total)
-    output = np.einsum("nhls,nhse->nhle", weights, v) / np.where(total == 0, 1, total)[..., None]
-    return output.reshape(*batch, H, L, E), lse.reshape(*batch, H, L)
+        total = total + widen(call.bias, call.bias_dtype).reshape(N, H, L, S)
+    return total
+
+
+def definition(call: native.Call) -> reference.Answer:
+    """What the definition says, in float64 (longdouble for float64 input); axes (N, H, L, …)."""
+    wide = np.longdouble if call.dtype == "float64" else np.float64
+    flat = [widen(x, call.dtype).astype(wide).reshape(-1, *x.shape[-3:]) for x in (call.query, call.key, call.value)]
+    return reference.attend(
+        *flat,
+        allowed=allowed(call),
+        bias=positional_bias(call),
+        scale=call.scale,
+        softcap=call.softcap,
+        sink=call.sink,
+    )
+
+
+def bounds(call: native.Call) -> tuple[np.ndarray, np.ndarray]:
+    """How far output and log-sum-exp may be from the definition: first-order rounding analysis of the fixed order (F2)."""
+    answer = definition(call)
+    unit = FLOATS["float64" if call.dtype == "float64" else "float32"].unit
+    q, k, v = (np.abs(widen(x, call.dtype)).reshape(-1, *x.shape[-3:]) for x in (call.query, call.key, call.value))
+    k, v = (np.repeat(x, q.shape[1] // x.shape[1], axis=1) for x in (k, v))
+    D, S = q.shape[-1], k.shape[-2]
+    # A score: one rounding of q, one or two an addend, then tanh and bias, each a few units of what they meet.
+    size = abs(call.scale) * np.einsum("nhld,nhsd->nhls", q, k)
+    extra = positional_bias(call)
+    if extra is not None:
+        size = size + np.where(answer.reach, np.abs(np.where(answer.reach, extra, 0)), 0)
+    error = (2 * D + 8) * unit * size + 4 * unit
+    worst = np.where(answer.reach, error, 0).max(axis=-1, initial=0.0)
+    # A weight: the score's error twice (its own and the maximum's share of the sum), exp, sums and mixtures of S addends.
+    weight = 2 * worst + (2 * S + 16 + 4 * -(-S // call.block)) * unit
+    lse = weight + 4 * unit * (np.abs(np.where(np.isfinite(answer.lse), answer.lse, 0)) + 1)
+    mix = np.einsum("nhls,nhse->nhle", answer.weights.astype(np.float64), v)
+    stored = FLOATS[call.dtype]
+    output = (weight[..., None] + stored.unit * (1 + weight[..., None])) * mix + stored.smallest
+    # Weights below the compute type's normal numbers are rounded absolutely.
+    output += np.finfo(COMPUTE[call.dtype]).smallest_subnormal * v.sum(axis=-2)[:, :, None]
+    return output, lse
+
+
+def assert_defined(call: native.Call, result: native.Result) -> None:
+    """Output and log-sum-exp of finite operands are within their bounds, row by row."""
+    answer, (output_bound, lse_bound) = definition(call), bounds(call)
+    output = widen(result.output, call.dtype).reshape(answer.output.shape)
+    lse = result.lse.reshape(answer.lse.shape)
+    assert np.isfinite(output).all()
+    worst = np.abs(output - answer.output) - output_bound
+    assert (worst <= 0).all(), f"output is {worst.max():.3g} beyond its bound"
+    some = np.isfinite(answer.lse)
+    assert (lse[~some] == answer.lse[~some]).all()
+    assert (np.abs(lse[some] - answer.lse[some]) <= lse_bound[some]).all()
 
 
 def same_bits(a: np.ndarray | None, b: np.ndarray | None) -> bool:

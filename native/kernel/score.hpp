@@ -76,8 +76,8 @@ template <class T> bool truly_low(const Work<T> &w, const Panel &p, int lane, in
   return sum <= limit;
 }
 
-// Looks at every allowed score that is not finite, flags its row and leaves -inf (weight 0) there. `dot`: the scores
-// are plain dot products, of which -inf may be a lie.
+// Looks at every allowed score that is not finite and flags its row. What overflowed upwards becomes 0, for the row is
+// lost; -inf stays and is weight 0. `dot`: the scores are plain dot products, of which -inf may be a lie.
 template <class T, int N> __attribute__((noinline)) void settle(Work<T> &w, const Panel &p, bool masked, bool dot) {
   constexpr int W = N * Real<T>::width;
   for (int64_t j = p.begin; j < p.end; ++j)
@@ -86,7 +86,7 @@ template <class T, int N> __attribute__((noinline)) void settle(Work<T> &w, cons
       if (finite(s) || (masked && !w.mask[j * W + i])) continue;
       uint8_t &flag = w.lane[p.lane + i].flag;
       if (s != -Real<T>::infinity || (dot && !truly_low(w, p, i, w.first + j)))
-        flag |= QKV_OVERFLOW, s = -Real<T>::infinity;
+        flag |= QKV_OVERFLOW, s = 0;
       else if (!(dot && w.call->softcap > 0))
         flag |= QKV_LOW;
     }
