@@ -7,6 +7,7 @@ non-finite operands (D2).
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any, Literal
 from typing import cast as as_type
 
@@ -315,10 +316,21 @@ def _float_name(x: Any) -> str:
     return str(getattr(x, "dtype", type(x).__name__)).removeprefix("torch.")
 
 
+#: The origin of rows that count their keys from key 0.
+_ZERO = np.zeros((1, 1), np.int64)
+
+
+@lru_cache(maxsize=256)
+def _every_key(keys: int) -> Ranges:
+    return ALL.clip(keys)
+
+
 def _compiled(
     mask: Mask | None, frame: Frame, cache: Cache | None, start: int, keys: int
 ) -> tuple[Ranges, Mask | None, Ints]:
     """(ranges, what has to hold besides, origin), all in this problem's own keys."""
+    if mask is None and cache is None:
+        return _every_key(keys), None, _ZERO
     may, must = (ALL, ALL) if mask is None else mask.bounds(frame)
     rule: Mask | None = None
     if mask is not None and may is not must:

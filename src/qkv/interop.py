@@ -17,6 +17,9 @@ from .floats import FLOATS, Array
 
 _CPU = 1  # kDLCPU of the DLPack protocol
 
+#: The three types NumPy has, by dtype object: `dtype.name` is built anew at every access.
+_NATIVE = {FLOATS[name].storage: name for name in ("float16", "float32", "float64")}
+
 
 @dataclass(frozen=True)
 class Kind:
@@ -72,6 +75,9 @@ def take(x: Any, name: str) -> tuple[Array, str, Kind]:
     """
     array, kind = _view(x, name)
     dtype = array.dtype
+    known = _NATIVE.get(dtype)
+    if known is not None and dtype.isnative:
+        return array, known, kind
     if dtype.name == "bfloat16":
         return array.view(np.uint16), "bfloat16", Kind(kind.name, dtype if kind.name == "numpy" else None)
     if kind.name == "torch" and x.dtype is sys.modules["torch"].bfloat16:
@@ -80,8 +86,6 @@ def take(x: Any, name: str) -> tuple[Array, str, Kind]:
         raise DTypeError(
             f'{name} has foreign byte order ({dtype.str}); write {name}.astype({name}.dtype.newbyteorder("="))'
         )
-    if dtype.name in FLOATS:
-        return array, dtype.name, kind
     way = f"{name}.astype(np.float32)" if kind.name != "torch" else f"{name}.float()"
     raise DTypeError(f"{name} must be float16, bfloat16, float32 or float64, but has dtype {dtype.name}; write {way}")
 
