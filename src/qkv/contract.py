@@ -27,6 +27,9 @@ from .ranges import ALL, Ints, Ranges, interval
 Empty = Literal["raise", "zero"]
 NonFinite = Literal["raise", "propagate"]
 
+#: What a caller may mean who passes arrays in the other layout than he says.
+_OTHER = {False: "(B, L, H, D), pass layout='blhd'", True: "(B, H, L, D), drop layout='blhd'"}
+
 _LAYOUTS = {"bhld": False, "bhsd": False, "blhd": True, "bshd": True}
 
 #: Other libraries' spellings, and what to write here (G1).
@@ -115,7 +118,9 @@ def canonical(
     if cache is not None:
         lengths = cache.flat_lengths() if lengths is None else np.minimum(lengths, cache.flat_lengths())
         own = cache.offset(queries)
-    frame = Frame(batch, heads, queries, total, resolve_offset(batch, queries, total, rules, lengths, own))
+    # More heads than positions is what (B, L, H, D) arrays look like when they are read as (B, H, L, D), and the reverse.
+    hint = f"if your arrays are {_OTHER[length_first]}" if heads > max(queries, total) else ""
+    frame = Frame(batch, heads, queries, total, resolve_offset(batch, queries, total, rules, lengths, own, hint))
     ranges, rule, origin = _compiled(expression, frame, cache, start, keys)
     bias_shape = () if array is None else array.shape
     if array is not None:
@@ -285,9 +290,9 @@ def _bias(bias: Any, heads: int, dtype: str) -> tuple[Array | None, Floats64 | N
                 f"alibi: slopes must have shape (H,) = ({heads},), one per query head, but has shape {bias.slopes.shape}; repeat or drop some"
             )
         limit = FLOATS[dtype].compute
-        if not np.isfinite(bias.slopes.astype(limit)).all():
+        if (np.abs(bias.slopes) > float(np.finfo(limit).max)).any():
             raise ArgumentError(
-                f"alibi: slopes must be finite in {limit}, but {bias.slopes.max()} is not; use smaller slopes"
+                f"alibi: slopes must be finite in {limit}, but {bias.slopes[np.abs(bias.slopes).argmax()]} is not; use smaller slopes"
             )
         return None, bias.slopes, [(repr(bias), bias.align)]
     if isinstance(bias, Mask):
@@ -307,7 +312,8 @@ def _bias(bias: Any, heads: int, dtype: str) -> tuple[Array | None, Floats64 | N
         )
     if kind not in (dtype, "float32"):
         raise DTypeError(
-            f"bias must have the query's dtype {dtype} or float32, but has {kind}; write bias.astype(np.float32)"
+            f"bias must have the query's dtype{'' if dtype == 'float32' else f' {dtype} or'} float32, but has {kind}; "
+            "write bias.astype(np.float32)"
         )
     return array, None, []
 
@@ -370,7 +376,7 @@ def _scale(scale: Any, width: int, dtype: Float) -> float:
     if scale is None:
         return 1.0 / math.sqrt(width)
     number = _number("scale", scale)
-    if not math.isfinite(number) or abs(number) > np.finfo(dtype.compute).max:
+    if not math.isfinite(number) or abs(number) > float(np.finfo(dtype.compute).max):
         raise ArgumentError(f"scale must be finite in {dtype.compute}, but {number} came; leave it out for 1/sqrt(D)")
     return number
 
@@ -402,7 +408,7 @@ def _sink(sink: Any, heads: int, dtype: Float) -> Floats64 | None:
             f"sink must have shape (H,) = ({heads},), one logit per query head, but has shape {array.shape}; write np.full({heads}, x)"
         )
     out = array.astype(np.float64)
-    finite = np.isfinite(out.astype(dtype.compute)) if out.size else np.ones(0, bool)
+    finite = np.abs(out) <= float(np.finfo(dtype.compute).max)  # False for NaN
     if not finite.all():
         at = int((~finite).argmax())
         raise ArgumentError(
