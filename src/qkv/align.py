@@ -46,6 +46,7 @@ def resolve_offset(
     rules: Iterable[tuple[str, Align]],
     lengths: Ints | None,
     own: Align = None,
+    hint: str = "",
 ) -> Ints:
     """The position of the first query of each sequence, int64 (N,).
 
@@ -53,6 +54,7 @@ def resolve_offset(
         rules: (how it is written, its alignment) of every positional rule of the call.
         lengths: (N,) keys that exist in each sequence, None for S.
         own: what to use where no rule says (a cache knows that its queries are the newest rows).
+        hint: what else may be wrong, for the error.
 
     Raises:
         AlignmentError: two rules say different things, or L != S and none says anything.
@@ -73,7 +75,7 @@ def resolve_offset(
     align = said[0][1] if said else own
     if align is None:
         if queries != keys and queries and keys and unsaid:
-            raise AlignmentError(_picture(unsaid, queries, keys))
+            raise AlignmentError(_picture(unsaid, queries, keys, hint))
         return np.zeros(count, np.int64)
     if isinstance(align, str):
         if align == "start":
@@ -107,7 +109,7 @@ def _show(align: Any) -> str:
     return repr(align) if isinstance(align, (str, int)) else f"<{align.shape} offsets>"
 
 
-def _picture(rule: str, queries: int, keys: int) -> str:
+def _picture(rule: str, queries: int, keys: int, hint: str) -> str:
     """Both readings of a causal rule side by side, at most 12 keys and 4 rows of it."""
     rows, cols = min(queries, 4), min(keys, 12)
     short = rows < queries or cols < keys
@@ -128,6 +130,8 @@ def _picture(rule: str, queries: int, keys: int) -> str:
         head_a, head_b = ('align="end"  ', 'align="start"  ') if i == 0 else (" " * 13, " " * 15)
         lines.append(f"   {head_a}{end[i]:<{pad}}   {head_b}{start[i]}")
     lines.append(f"   {'the queries are the newest rows (a cache)':<{pad + 16}}   the queries are the first rows")
+    if hint:
+        lines.append(f"   heads outnumber queries and keys here: {hint}")
     return "\n".join(lines)
 
 
