@@ -13,10 +13,9 @@ import numpy.typing as npt
 
 from .errors import EmptyRowError, NonFiniteError, ScoreOverflowError
 from .floats import Array, widen
+from .plan import SEARCH_KEYS, SEARCH_ROWS
 from .problem import Problem
 from .state import ALLOWED, NONFINITE
-
-_ROWS, _COLS = 128, 2048
 
 Status = npt.NDArray[np.uint8]
 Bools = npt.NDArray[np.bool_]
@@ -89,10 +88,10 @@ def keys_reached(problem: Problem) -> Bools:
 
 def _tiles(problem: Problem) -> Any:
     for n in range(problem.batches):
-        for start in range(0, problem.queries, _ROWS):
-            rows = np.arange(start, min(start + _ROWS, problem.queries), dtype=np.int64)
-            for lo in range(0, problem.keys, _COLS):
-                yield n, rows, lo, min(lo + _COLS, problem.keys)
+        for start in range(0, problem.queries, SEARCH_ROWS):
+            rows = np.arange(start, min(start + SEARCH_ROWS, problem.queries), dtype=np.int64)
+            for lo in range(0, problem.keys, SEARCH_KEYS):
+                yield n, rows, lo, min(lo + SEARCH_KEYS, problem.keys)
 
 
 def _bias(problem: Problem, n: int, rows: Any, lo: int, hi: int) -> Array:
@@ -114,8 +113,8 @@ def _first(problem: Problem, name: str, array: Array, reached: Bools) -> None:
 def _first_bias(problem: Problem) -> None:
     for n in range(problem.batches):
         for h in range(problem.heads):
-            for start in range(0, problem.queries, _ROWS):
-                rows = np.arange(start, min(start + _ROWS, problem.queries), dtype=np.int64)
+            for start in range(0, problem.queries, SEARCH_ROWS):
+                rows = np.arange(start, min(start + SEARCH_ROWS, problem.queries), dtype=np.int64)
                 bias = _bias(problem, n, rows, 0, problem.keys)[h]
                 allowed = problem.allowed(n, slice(h, h + 1), rows, 0, problem.keys)[0]
                 bad = allowed & ~np.isfinite(bias) & ~np.isneginf(bias)
@@ -124,7 +123,9 @@ def _first_bias(problem: Problem) -> None:
                     full = (*problem.at(n), h, start + i, j + problem.first_key)
                     # In the caller's own array, which may have fewer axes, or length 1 where it is broadcast.
                     shape = problem.bias_shape
-                    index = tuple(a if size > 1 else 0 for a, size in zip(full[len(full) - len(shape) :], shape, strict=True))
+                    index = tuple(
+                        a if size > 1 else 0 for a, size in zip(full[len(full) - len(shape) :], shape, strict=True)
+                    )
                     raise NonFiniteError(_message("bias", index, float(bias[i, j])), "bias", index)
 
 

@@ -16,6 +16,11 @@ import numpy as np
 
 from .problem import Problem
 
+#: Rows and keys of a step that only searches (for the place of a fault), and pairs held at once where a rule is
+#: evaluated beside the tiles. They bound memory and have no part in the order of additions.
+SEARCH_ROWS, SEARCH_KEYS = 128, 2048
+PAIRS_AT_ONCE = 1 << 22
+
 
 class Tile(NamedTuple):
     """Consecutive query rows of one sequence that count their keys from one origin."""

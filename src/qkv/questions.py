@@ -14,15 +14,12 @@ import numpy.typing as npt
 
 from .engines.numpy_tiles import score_block, tensor_block, tile_queries
 from .floats import Array
-from .plan import Block, Plan, Tile
+from .plan import PAIRS_AT_ONCE, Block, Plan, Tile
 from .problem import Problem
 from .state import NONFINITE, OVERFLOW
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
-
-#: Numbers of one block of weights held at a time.
-_BUDGET = 1 << 22
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +55,7 @@ def weight_rows(problem: Problem, plan: Plan, rows: Iterable[int] | None = None)
     for tile in plan.tiles(problem):
         wanted = range(tile.start, tile.stop) if rows is None else [i for i in rows if tile.start <= i < tile.stop]
         for start, stop in _runs(wanted):
-            span = max(min(_BUDGET // max(problem.heads * problem.keys, 1), stop - start), 1)
+            span = max(min(PAIRS_AT_ONCE // max(problem.heads * problem.keys, 1), stop - start), 1)
             for low in range(start, stop, span):
                 yield _weights(problem, plan, Tile(tile.batch, low, min(low + span, stop), tile.origin))
 

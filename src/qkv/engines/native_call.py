@@ -10,15 +10,11 @@ import numpy.typing as npt
 
 from ..algebra import Allow
 from ..floats import Array
-from ..plan import Plan
+from ..plan import PAIRS_AT_ONCE, Plan
 from ..problem import Problem
 from ..rules import KeySet
 from ..state import Rows
 from . import native
-
-#: Pairs of a rule that are evaluated together, where a mask is neither intervals nor an array.
-_PAIRS = 1 << 22
-
 
 Want = Literal["output", "state"]
 
@@ -82,7 +78,7 @@ def _parts(problem: Problem, plan: Plan, want: Want) -> Iterator[Part]:
     if problem.rule is None or pairs is not None:
         yield Part(everything, everything, _call(problem, plan, want, None, slice(0, problem.queries), pairs))
         return
-    span = max(_PAIRS // max(problem.heads * problem.keys, 1), 1)
+    span = max(PAIRS_AT_ONCE // max(problem.heads * problem.keys, 1), 1)
     cols = np.arange(problem.first_key, problem.first_key + problem.keys, dtype=np.int64)
     for n in range(problem.batches):
         for start in range(0, problem.queries, span):
