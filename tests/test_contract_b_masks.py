@@ -30,7 +30,8 @@ from qkv import (
     where,
     window,
 )
-from tiny import DTYPES, FORBIDDEN, batch_rows, counting, mean, pairs, rows, same_bits, score, zeros
+from support.arrays import DTYPES, numpy_dtype, same_bits
+from support.tiny import FORBIDDEN, batch_rows, counting, mean, pairs, rows, score, zeros
 
 pytestmark = pytest.mark.usefixtures("engine")
 
@@ -110,17 +111,12 @@ def test_b2_softcap_is_finite_and_above_zero(softcap):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("bias_dtype", DTYPES)
 def test_b3_a_bias_has_the_querys_dtype_or_float32(dtype, bias_dtype):
-    import ml_dtypes
-
-    def kind(name):
-        return ml_dtypes.bfloat16 if name == "bfloat16" else np.dtype(name)
-
-    q = np.ones((1, 1), kind(dtype))
-    bias = np.array([[2.5]], kind(bias_dtype))
+    q = np.ones((1, 1), numpy_dtype(dtype))
+    bias = np.array([[2.5]], numpy_dtype(bias_dtype))
     if bias_dtype in (dtype, "float32"):
         assert attention(q, q, q, bias=bias).lse.item() == 3.5
     else:
-        with pytest.raises(DTypeError, match=f"bias must have the query's dtype {dtype} or float32"):
+        with pytest.raises(DTypeError, match="bias must have"):
             attend(q, q, q, bias=bias)
 
 

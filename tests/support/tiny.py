@@ -14,7 +14,6 @@ import numpy as np
 from qkv import attend, attention
 
 FORBIDDEN = (np.nan, np.inf, -np.inf, 3e38, -3e38)
-DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 
 def zeros(*shape: int, dtype: Any = np.float32) -> np.ndarray:
@@ -54,9 +53,3 @@ def pairs(L: int, S: int, mask: Any, *, batch: tuple[int, ...] = (), H: int = 1,
         zeros(*batch, H, L, 1), zeros(*batch, H, S, 1), zeros(*batch, H, S, 1), mask=mask, empty="zero", **options
     )
     return np.asarray(a.weights(range(L))) > 0
-
-
-def same_bits(a: Any, b: Any) -> bool:
-    """Equal bit for bit, with -0 = +0 and NaN = NaN."""
-    a, b = np.asarray(a), np.asarray(b)
-    return a.shape == b.shape and a.dtype == b.dtype and bool(np.array_equal(a, b, equal_nan=a.dtype.kind == "f"))
