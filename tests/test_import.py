@@ -78,13 +78,19 @@ def test_loads_nothing_beyond_numpy_and_the_standard_library():
 
 
 def test_loads_quickly(record_property, capsys):
-    """Tested at three times the limit, because machines are shared; the figure is printed."""
-    code = "import numpy, time; t = time.perf_counter(); import qkv; print(time.perf_counter() - t)"
-    seconds = sorted(float(fresh(code)) for _ in range(5))
-    record_property("import_seconds", seconds[2])
+    """Tested at three times the limit and in processor time, because machines are shared; the figures are printed."""
+    code = """
+import numpy, time
+start = time.perf_counter(), time.process_time()
+import qkv
+print(time.perf_counter() - start[0], time.process_time() - start[1])
+"""
+    runs = [[float(number) for number in fresh(code).split()] for _ in range(5)]
+    wall, work = (sorted(column)[2] for column in zip(*runs, strict=True))
+    record_property("import_seconds", wall)
     with capsys.disabled():
-        print(f"\nimport qkv beyond NumPy: median {seconds[2]:.3f} s, best {seconds[0]:.3f} s, limit {LIMIT} s")
-    assert seconds[0] < 3 * LIMIT
+        print(f"\nimport qkv beyond NumPy: {wall:.3f} s, {work:.3f} s of processor time; limit {LIMIT} s")
+    assert work < 3 * LIMIT
 
 
 SUBNORMAL = """
