@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import native_calls as calls
 import numpy as np
 import pytest
 
+import native_calls as calls
 from qkv.engines import native
 
 pytestmark = [pytest.mark.native, pytest.mark.skipif(not native.available(), reason=native.why_not())]
@@ -184,7 +184,9 @@ def test_half_precision_means_round_to_nearest_even(level):
         patterns = rng.integers(0, 2**16, (2, 4096)).astype(np.uint16)
         patterns = np.where((patterns & exponent) == exponent, patterns & 0x83FF, patterns)
         # Neighbouring numbers: their means are ties.
-        patterns[1, ::2] = np.where((patterns[0, ::2] & exponent) < exponent - 0x80, patterns[0, ::2] + 1, patterns[0, ::2])
+        patterns[1, ::2] = np.where(
+            (patterns[0, ::2] & exponent) < exponent - 0x80, patterns[0, ::2] + 1, patterns[0, ::2]
+        )
         value = patterns.view(np.float16) if dtype == "float16" else patterns
         one = calls.store(np.zeros((1, 1, 1, 1)), dtype)
         keys = calls.store(np.zeros((1, 1, 2, 1)), dtype)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-import native_calls as calls
 import numpy as np
 import pytest
 
+import native_calls as calls
 from qkv.engines import native
 
 pytestmark = [pytest.mark.native, pytest.mark.skipif(not native.available(), reason=native.why_not())]
@@ -15,7 +15,12 @@ pytestmark = [pytest.mark.native, pytest.mark.skipif(not native.available(), rea
 LEVELS = native.levels() if native.available() else ()
 DTYPES = tuple(calls.COMPUTE)
 ALLOWED, NONFINITE, OVERFLOW, LOW = 1, 2, 4, 8
-LARGEST = {"float16": 65504.0, "bfloat16": (2 - 2.0**-7) * 2.0**127, "float32": 3.4028234e38, "float64": 1.7976931348623157e308}
+LARGEST = {
+    "float16": 65504.0,
+    "bfloat16": (2 - 2.0**-7) * 2.0**127,
+    "float32": 3.4028234e38,
+    "float64": 1.7976931348623157e308,
+}
 
 
 @pytest.fixture(params=LEVELS)
@@ -150,7 +155,11 @@ def test_a_mixture_of_the_largest_numbers_is_finite(level, dtype):
     for S in (4, 100, 1000):
         q, k, v, _ = small(dtype, S=S, E=3, L=3)
         v = calls.store(np.stack([np.full(S, LARGEST[dtype]), np.full(S, -LARGEST[dtype]), np.ones(S)], -1), dtype)
-        for plan in ({"block": 16, "split": 64}, {"block": 1024, "split": 1024}, {"block": 16, "split": 64, "spread": True}):
+        for plan in (
+            {"block": 16, "split": 64},
+            {"block": 1024, "split": 1024},
+            {"block": 16, "split": 64, "spread": True},
+        ):
             r = native.run(calls.build(q, k, v[None, None], dtype, **plan), level)
             out = calls.widen(r.output, dtype)
             assert np.isfinite(out).all()
@@ -395,7 +404,9 @@ def test_every_flag_of_wild_operands(level, seed):
     wild = rng.random() * 0.6
     operand = {}
     for name, shape in shapes.items():
-        x = np.where(rng.random(shape) < wild, rng.choice(PALETTE, shape), rng.standard_normal(shape)).astype(np.float32)
+        x = np.where(rng.random(shape) < wild, rng.choice(PALETTE, shape), rng.standard_normal(shape)).astype(
+            np.float32
+        )
         if seed % 3 == 0:
             x[rng.random(shape) < 0.03] = rng.choice([np.nan, np.inf, -np.inf])
         operand[name] = x

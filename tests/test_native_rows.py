@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import itertools
 
-import native_calls as calls
 import numpy as np
 import pytest
 
+import native_calls as calls
 from qkv.engines import native
 
 pytestmark = [pytest.mark.native, pytest.mark.skipif(not native.available(), reason=native.why_not())]
@@ -152,7 +152,9 @@ def test_broadcast_operands_are_their_copies(level):
 def test_batch_axes_in_any_order_of_memory(level):
     rng = np.random.default_rng(4)
     q, k, v = calls.operands(rng, (2, 3, 2), 2, 1, 4, 30, 8, 8)
-    moved = [np.ascontiguousarray(x.transpose(2, 0, 1, 3, 4, 5)).transpose(1, 2, 0, 3, 4, 5)[:, ::-1] for x in (q, k, v)]
+    moved = [
+        np.ascontiguousarray(x.transpose(2, 0, 1, 3, 4, 5)).transpose(1, 2, 0, 3, 4, 5)[:, ::-1] for x in (q, k, v)
+    ]
     a = native.run(calls.build(*(x[:, ::-1] for x in (q, k, v))), level)
     assert_same(a, native.run(calls.build(*moved), level))
 
@@ -170,13 +172,21 @@ def test_a_document_packed_padded_or_alone(level, dtype):
     options = {**plan, "tile_rows": 20, "threads": 3}
     packed = native.run(
         calls.build(
-            q, k, v, dtype, ranges=(start[None, :, None], stop[None, :, None]), origin=start[None].astype(np.int32), **options
+            q,
+            k,
+            v,
+            dtype,
+            ranges=(start[None, :, None], stop[None, :, None]),
+            origin=start[None].astype(np.int32),
+            **options,
         ),
         level,
     )
     for length, first in zip(lengths, np.cumsum((0, *lengths[:-1])), strict=True):
         cut = slice(first, first + length)
-        alone = native.run(calls.build(q[..., cut, :], k[..., cut, :], v[..., cut, :], dtype, causal=True, **plan), level)
+        alone = native.run(
+            calls.build(q[..., cut, :], k[..., cut, :], v[..., cut, :], dtype, causal=True, **plan), level
+        )
         assert calls.same_bits(alone.output, packed.output[..., cut, :])
         assert calls.same_bits(alone.lse, packed.lse[..., cut])
         for pad in (1, 13, 16, 100):
@@ -208,7 +218,13 @@ def test_a_negative_origin_counts_from_keys_that_are_elsewhere(level):
     whole = native.run(calls.build(q, k, v, ranges=(lo, hi), block=16, split=32), level)
     part = native.run(
         calls.build(
-            q, k[..., 40:, :], v[..., 40:, :], ranges=(lo - 40, hi - 40), origin=np.full((1, 3), -40, np.int32), block=16, split=32
+            q,
+            k[..., 40:, :],
+            v[..., 40:, :],
+            ranges=(lo - 40, hi - 40),
+            origin=np.full((1, 3), -40, np.int32),
+            block=16,
+            split=32,
         ),
         level,
     )

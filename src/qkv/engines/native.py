@@ -5,6 +5,7 @@ It imports where no extension could be built; `available()` and `why_not()` then
 
 from __future__ import annotations
 
+import importlib
 import os
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,10 +17,11 @@ import numpy.typing as npt
 
 from ..errors import EngineError
 
+_extension: Any = None
+_reason = ""
 try:
-    from .. import _native as _extension
-except ImportError as error:  # no compiler when the package was built, or one for another machine
-    _extension = None  # type: ignore[assignment]
+    _extension = importlib.import_module("qkv._native")
+except ImportError as error:  # no compiler when the package was built, or it was built for another machine
     _reason = f"the extension module could not be imported ({error})"
 
 Array = npt.NDArray[Any]
@@ -100,13 +102,14 @@ def available() -> bool:
 
 
 def why_not() -> str:
-    """Why the extension is not there, in one clause; empty if it is."""
-    return "" if _extension is not None else _reason
+    """Why the extension is not there, a clause to go on a sentence with; empty if it is there."""
+    return _reason
 
 
 def levels() -> tuple[str, ...]:
     """The instruction levels this machine can run, lowest first."""
-    return _loaded().levels()
+    found: tuple[str, ...] = _loaded().levels()
+    return found
 
 
 @lru_cache(maxsize=1)
@@ -115,7 +118,9 @@ def level() -> str:
     here = levels()
     name = os.environ.get("QKV_ISA", "")
     if name and name not in here:
-        raise EngineError(f"QKV_ISA must be one of {', '.join(here)} on this machine, not {name!r}; unset it to take the best.")
+        raise EngineError(
+            f"QKV_ISA must be one of {', '.join(here)} on this machine, not {name!r}; unset it to take the best."
+        )
     return name or here[-1]
 
 
