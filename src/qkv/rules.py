@@ -230,7 +230,7 @@ class Segments(Mask):
     def _runs(self) -> tuple[Ints, Ints, bool]:
         """First and past-the-last key with each row's id, (N or 1, L) each, and whether all of those runs are gapless."""
         q, k = flat(self.query_ids), flat(self.key_ids)
-        count = max(q.shape[0], k.shape[0])
+        (count,) = np.broadcast_shapes(q.shape[:1], k.shape[:1])
         lo, hi = np.zeros((2, count, q.shape[-1]), np.int64)
         gapless = True
         for n in range(count):
