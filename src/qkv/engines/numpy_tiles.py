@@ -112,7 +112,7 @@ def _scaled_mix(problem: Problem, queries: Queries, blocks: list[Block], top: Ar
 def tile_queries(problem: Problem, tile: Tile) -> Queries:
     """The tile's query rows, scaled once (the first rounding of the fixed order)."""
     rows = problem.query[problem.at(tile.batch)][:, tile.start : tile.stop]
-    query, bad = _finite(widen(rows, problem.dtype.name))
+    query, bad = _finite(np.ascontiguousarray(widen(rows, problem.dtype.name)))
     with np.errstate(all="ignore"):
         scaled = query * query.dtype.type(problem.scale)
     overflow = ~np.isfinite(scaled).all(axis=-1)
@@ -123,8 +123,8 @@ def tile_queries(problem: Problem, tile: Tile) -> Queries:
 
 
 def tensor_block(problem: Problem, tensor: Array, batch: int, block: Block) -> Array:
-    """Keys or values of a block, (G, C, width), in the compute type."""
-    return widen(tensor[problem.at(batch)][:, block.lo : block.hi], problem.dtype.name)
+    """Keys or values of a block, (G, C, width), in the compute type; contiguous, or BLAS would let strides choose bits (A4)."""
+    return np.ascontiguousarray(widen(tensor[problem.at(batch)][:, block.lo : block.hi], problem.dtype.name))
 
 
 def score_block(problem: Problem, queries: Queries, block: Block, value_bad: Bools | None = None) -> Scores:
