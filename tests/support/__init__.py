@@ -1,0 +1,1 @@
+"""What the property tests share: arrays, masks with their dense form, random problems, checks, planted faults."""
