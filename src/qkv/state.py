@@ -90,9 +90,23 @@ def failed(status: npt.NDArray[np.uint8], top: Array) -> npt.NDArray[np.bool_]:
     return out
 
 
+def lost_as_nan(rows: Rows) -> Rows:
+    """The same states, NaN in the rows that read a NaN or whose score overflowed: no number of theirs is right (D2, D3)."""
+    lost = (rows.status & (NONFINITE | OVERFLOW)) != 0
+    if not lost.any():
+        return rows
+    nan = rows.max.dtype.type(np.nan)
+    return Rows(
+        np.where(lost, nan, rows.max),
+        np.where(lost, nan, rows.sum),
+        np.where(lost[..., None], nan, rows.mix),
+        rows.status,
+    )
+
+
 def _carried(rows: Rows, top: Array) -> Array:
     """`sum` as seen from a larger maximum; exactly `sum` where the maximum is its own, 0 where nothing was seen."""
-    out: Array = np.where(rows.sum > 0, rows.sum * np.exp(np.where(rows.sum > 0, rows.max - top, 0)), 0).astype(
-        rows.sum.dtype
-    )
+    # Not `> 0`: a lost row's NaN stays NaN when it is merged, also with an empty state.
+    seen = rows.sum != 0
+    out: Array = np.where(seen, rows.sum * np.exp(np.where(seen, rows.max - top, 0)), 0).astype(rows.sum.dtype)
     return out

@@ -12,7 +12,7 @@ from ..errors import ArgumentError, EngineError
 from ..floats import Array, narrow
 from ..plan import Plan, make_plan
 from ..problem import Problem
-from ..state import Rows, failed, finish_rows
+from ..state import Rows, failed, finish_rows, lost_as_nan
 from . import native, native_call, numpy_tiles
 
 __all__ = ["Result", "choose", "run", "run_state"]
@@ -68,4 +68,4 @@ def run_state(problem: Problem, plan: Plan) -> Rows:
     """The states of all rows, (N, H, L), before any sink."""
     if plan.engine == "native":
         return native_call.run_state(problem, plan)
-    return numpy_tiles.run(problem, plan)[0]
+    return lost_as_nan(numpy_tiles.run(problem, plan)[0])
