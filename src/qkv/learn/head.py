@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from qkv import attention
+from qkv.bounds import bound
 from qkv.masks import causal
-from qkv.real import RealHead, load_head
+from qkv.real import load_head
 
 __all__ = ["HeadFacts", "chosen_rows", "facts"]
 
@@ -69,17 +70,20 @@ def facts() -> HeadFacts:
 def chosen_rows() -> dict[str, Any]:
     """A few queries of one head with every key they may read, and what the model made of each.
 
-    In each of `rows`: `output[e]` was computed by the model in float32, and `bound[e]` is how far from it a computation
-    in float64 can be (derived from the numbers, see `_bound`). `allowed_count` keys, from the first, may be read.
+    In each of `rows`: `output[e]` was computed by the model in float32, and `bound[e]` is how far from the exact result
+    such a computation can be (`qkv.bounds`). `allowed_count` keys, from the first, may be read. Every number is a
+    float32 in as few digits as name it, which halves the document; rounded to float32 it is what the model saw.
     """
     head = load_head()
     which = head.default_head
     group = which // (head.query.shape[0] // head.key.shape[0])
     # Every place where the default query's word stands: the first has nothing to copy, the later ones do.
-    word = head.tokens[head.default_query].strip()
-    places = [at for at, token in enumerate(head.tokens) if token.strip() == word][-_ROWS:]
+    word = head.tokens[head.default_query].strip().casefold()
+    places = [at for at, token in enumerate(head.tokens) if token.strip().casefold() == word][-_ROWS:]
     count = max(places) + 1
-    key, value = head.key[group, :count], head.value[group, :count]
+    query, key, value = head.query[which, places], head.key[group, :count], head.value[group, :count]
+    allowed = np.arange(count) <= np.array(places)[:, None]
+    bounds = bound(query[None], key[None], value[None], "float32", allowed=allowed, scale=head.scale).output[0]
     return {
         "model": head.model,
         "licence": head.licence,
@@ -101,41 +105,13 @@ def chosen_rows() -> dict[str, Any]:
                 "allowed_count": at + 1,
                 "query": _numbers(head.query[which, at]),
                 "output": _numbers(head.output[which, at]),
-                "bound": _bound(head, head.query[which, at], key[: at + 1], value[: at + 1]).tolist(),
+                "bound": [float(number) for number in bounds[row]],
             }
-            for at in places
+            for row, at in enumerate(places)
         ],
     }
 
 
 def _numbers(array: npt.NDArray[np.float32]) -> Any:
-    """Lists of floats with the few digits that name each float32, which keeps the document small (see `_bound`)."""
+    """Lists of floats with the few digits that name each float32."""
     return [_numbers(row) for row in array] if array.ndim > 1 else [float(str(number)) for number in array]
-
-
-def _bound(
-    head: RealHead, query: npt.NDArray[np.float32], key: npt.NDArray[np.float32], value: npt.NDArray[np.float32]
-) -> npt.NDArray[np.float64]:
-    """How far the model's float32 output can be from the exact one, by coordinate.
-
-    Standard bounds (Higham, *Accuracy and Stability of Numerical Algorithms*, 3.1): n rounded additions of products err
-    by at most γ(n) = n·u / (1 − n·u) of the sum of magnitudes. A score that errs by δ changes its weight by a factor of
-    at most exp(2δ) after normalisation, and the sums over S keys add γ(S).
-    """
-    u = float(np.finfo(np.float32).eps) / 2
-
-    def gamma(n: int) -> float:
-        return n * u / (1 - n * u)
-
-    q, k, v = query.astype(np.float64), key.astype(np.float64), value.astype(np.float64)
-    count, width = k.shape
-    scores = head.scale * (k @ q)
-    magnitude = head.scale * (np.abs(k) @ np.abs(q))
-    # Products and sum, the scale, and that query and key are written with few digits (one rounding each); then the
-    # subtraction of the maximum and the exponential.
-    error = gamma(width + 4) * magnitude.max() + u * np.abs(scores - scores.max()).max() + 2 * u
-    weights = np.exp(scores - scores.max())
-    weights /= weights.sum()
-    relative = np.expm1(2 * error) + 2 * gamma(count + 3)
-    bound: npt.NDArray[np.float64] = relative * (weights @ np.abs(v))
-    return bound
