@@ -1,0 +1,268 @@
+"""Solutions in processes of their own, with limits of time and memory: what `qkv learn check` and `grade` stand on.
+
+The child only runs the learner's function (`child.py`); inputs, judgement and report stay on this side, so that nothing
+a solution does to its own interpreter reaches them. A call that does not answer is ended with its process, and the next
+one gets a new process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import math
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from . import grader
+from .grader import Outcome, Problem, Report
+
+__all__ = ["MAX_SOURCE", "Child", "Limits", "check_file", "check_solution", "check_source", "read_solution"]
+
+MAX_SOURCE = 1_000_000  # characters of a solution
+_MAX_REPLY = 4_000_000  # bytes of an answer
+_FOLDER = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one solution may take.
+
+    Attributes:
+        seconds: for one call. After a first call that hung the next may take half as long, and so on to a tenth: what
+            hangs once is believed sooner.
+        total: for all calls; cases that are left then are not run.
+        memory: in MiB, of address space, where the system can limit it.
+    """
+
+    seconds: float = 2.0
+    total: float = 60.0
+    memory: int = 512
+
+
+class Child:
+    """Runs one solution in another process; see `grader.Runs`. A context manager that ends the process."""
+
+    def __init__(self, source: str, name: str = "solution.py", limits: Limits | None = None) -> None:
+        self.source = source
+        self.name = name
+        self.limits = limits or Limits()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._replies: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._deadline = math.inf
+        self._hangs = 0
+        self._printed = ("", False)
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def load(self) -> Outcome:
+        if self._process is None:
+            self._start()
+        return self._ask({"load": self.source, "name": self.name})
+
+    def call(self, problem: Problem) -> Outcome:
+        if self._process is None:
+            loaded = self.load()
+            if loaded["kind"] != "loaded":
+                return loaded
+        return self._ask({"call": [grader.encode(part) for part in problem]})
+
+    def printed(self) -> tuple[str, bool]:
+        return self._printed
+
+    def close(self) -> None:
+        """End the process and all that it started."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if hasattr(os, "killpg"):
+            with contextlib.suppress(OSError):
+                os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
+        for pipe in (process.stdin, process.stdout):
+            if pipe:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        process.wait()
+
+    def _start(self) -> None:
+        if self._deadline == math.inf:
+            self._deadline = time.monotonic() + self.limits.total
+        limits = {"memory": self.limits.memory, "total": self.limits.total}
+        # -I: nothing of the user's or of this folder; -S: no packages, as in the page.
+        command = [sys.executable, "-I", "-S", str(_FOLDER / "child.py"), str(_FOLDER / "grader.py")]
+        process = subprocess.Popen(
+            [*command, json.dumps(limits)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={name: value for name, value in os.environ.items() if name in ("PATH", "SYSTEMROOT", "LANG", "LC_ALL")},
+            start_new_session=True,
+        )
+        replies: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._process, self._replies = process, replies
+
+        def listen() -> None:
+            stream = process.stdout
+            with contextlib.suppress(OSError, ValueError):  # closed from the other thread
+                while stream and (line := stream.readline(_MAX_REPLY)):
+                    replies.put(line)
+            replies.put(None)
+
+        threading.Thread(target=listen, daemon=True).start()
+
+    def _ask(self, request: dict[str, Any]) -> Outcome:
+        process = self._process
+        if process is None or process.stdin is None:
+            return {"kind": "died", "message": "it could not be started"}
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            return {"kind": "spent", "seconds": self.limits.total}
+        patience = self.limits.seconds * max(0.1, 0.5**self._hangs)
+        try:
+            process.stdin.write(json.dumps(request).encode() + b"\n")
+            process.stdin.flush()
+            line = self._replies.get(timeout=min(patience, left))
+        except queue.Empty:
+            self.close()
+            if left < patience:
+                return {"kind": "spent", "seconds": self.limits.total}
+            self._hangs += 1
+            return {"kind": "hang", "seconds": round(patience, 2)}
+        except OSError:
+            line = None
+        outcome = _outcome(line)
+        if outcome is None:
+            return self._died(line)
+        printed = outcome.pop("printed", None)
+        if printed:
+            self._printed = printed
+        return outcome
+
+    def _died(self, line: bytes | None) -> Outcome:
+        process = self._process
+        if line is not None or process is None:
+            self.close()
+            return {"kind": "died", "message": "it answered with something that is no answer"}
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(1)
+        code = process.returncode
+        self.close()
+        if code is None:
+            return {"kind": "died", "message": "it closed its end of the line"}
+        if code < 0:
+            with contextlib.suppress(ValueError):
+                return {"kind": "died", "message": f"signal {signal.Signals(-code).name}"}
+        return {"kind": "died", "message": f"exit code {code}"}
+
+
+def _outcome(line: bytes | None) -> Outcome | None:
+    """The outcome in a line of the child, or None: what a solution may have forged is taken apart, not believed."""
+    try:
+        said = json.loads(line or b"")
+        kind = said["kind"]
+        if kind == "loaded":
+            outcome: Outcome = {"kind": kind}
+        elif kind == "returned":
+            value = _value(said["value"])
+            changed = [name for name in ("query", "keys", "values", "allowed") if name in said["changed"]]
+            outcome = {"kind": kind, "value": value, "changed": changed, "shared": said["shared"] is True}
+        elif kind == "raised":
+            line_number = said["line"] if type(said["line"]) is int else None
+            refusal = said["refusal"] if said["refusal"] in ("ValueError", "TypeError") else None
+            outcome = {"kind": kind, "type": str(said["type"])[:80], "message": str(said["message"])[:300]}
+            outcome |= {"refusal": refusal, "line": line_number, "own": said.get("own") is True}
+            outcome["changed"] = [name for name in ("query", "keys", "values") if name in said.get("changed", [])]
+        else:
+            return None
+        if "printed" in said:
+            text, cut = said["printed"]
+            outcome["printed"] = (str(text)[: grader.PRINTED], cut is True)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    return outcome
+
+
+def _value(value: Any) -> Any:
+    if type(value) is list:
+        return [_value(item) for item in value]
+    if type(value) in (int, float):
+        return float(value)
+    return {"other": str(value["other"])[:80]}
+
+
+# Front doors ----------------------------------------------------------------------------------------------------------
+
+
+def check_source(source: str, *, name: str = "solution.py", limits: Limits | None = None, **options: Any) -> Report:
+    """`grader.grade` in a child process; the options are those of `grade`."""
+    with Child(source, name, limits) as child:
+        return grader.grade(child, **options)
+
+
+def read_solution(path: str | os.PathLike[str]) -> str:
+    """The code of a `.py` file or of a downloaded submission.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is no text in UTF-8, too long, or a submission without code.
+    """
+    with Path(path).open("rb") as file:
+        raw = file.read(4 * MAX_SOURCE + 1)
+    if len(raw) > 4 * MAX_SOURCE:
+        raise ValueError(f"a solution must have at most {MAX_SOURCE:,} characters; this is something else")
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"a solution must be text in UTF-8, but byte {error.start} is not; save it as UTF-8") from None
+    code = grader.submitted_code(text)
+    if len(code) > MAX_SOURCE:
+        raise ValueError(f"a solution must have at most {MAX_SOURCE:,} characters; this is something else")
+    return code
+
+
+def check_file(path: str | os.PathLike[str], *, limits: Limits | None = None, **options: Any) -> Report:
+    """Grade a file in a child process: `.py`, or a submission downloaded from the page.
+
+    Raises:
+        OSError, ValueError: as `read_solution`.
+    """
+    return check_source(read_solution(path), name=Path(path).name, limits=limits, **options)
+
+
+def check_solution(
+    solution: str | os.PathLike[str] | Callable[..., Any], *, limits: Limits | None = None, **options: Any
+) -> Report:
+    """Assert that a solution passes: one line in a pytest file.
+
+        from qkv.learn import check_solution
+
+        def test_attend():
+            check_solution("solution.py")
+
+    Args:
+        solution: the path of a file, or the function itself (which then runs in this process, without limits).
+        limits: of time and memory.
+        options: seed, hidden, extra_cases, skip, on_case, as for `grader.grade`.
+
+    Raises:
+        AssertionError: it does not pass; the message is the report.
+    """
+    run = grader.grade if callable(solution) else functools.partial(check_file, limits=limits)
+    report: Report = run(solution, **options)  # type: ignore[operator]
+    if not report.passed:
+        raise AssertionError(report.text())
+    return report
