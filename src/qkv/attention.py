@@ -302,7 +302,8 @@ class Attention:
         """(N, H, …) as (B…, H, …) in the caller's kind; (…) for two-axis input, which has no head axis either."""
         p = self._problem
         if array.dtype == np.float64 and p.dtype.compute != np.float64:
-            array = array.astype(np.float32)
+            with np.errstate(over="ignore"):  # a length may be infinite where no component is
+                array = array.astype(np.float32)
         array = array.reshape(*p.batch, *array.shape[1:])
         if p.layout.axes == 2 and not headless:
             array = array[0]

@@ -238,22 +238,34 @@ def mix(weight: Array, value: Array) -> Array:
     """Σ_j weight_j v_j for weights (H, S) and values (G, S, E): (H, E)."""
     groups = value.shape[0]
     shared = weight.reshape(groups, weight.shape[0] // groups, -1)
-    # Scaled down and up again, so that a mixture of the largest numbers stays finite (D3).
     with np.errstate(all="ignore"):
-        out: Array = np.matmul(shared, value * 2.0**-64).reshape(weight.shape[0], -1) * 2.0**64
+        out: Array = np.matmul(shared, value).reshape(weight.shape[0], -1)
+        if not np.isfinite(out).all():
+            # Scaled down and up again, so that a mixture of the largest numbers stays finite (D3).
+            small = np.matmul(shared, value * 2.0**-64).reshape(out.shape)
+            limit = np.finfo(out.dtype).max
+            out = np.where(np.isfinite(out), out, np.clip(small * 2.0**64, -limit, limit))
     return out
+
+
+def scaled(x: Array) -> tuple[Array, Ints]:
+    """(y, e) with x = y · 2^e and the largest |y| of each vector in [1/2, 1), so that squares neither overflow nor vanish."""
+    exponent: Ints = np.frexp(np.abs(x).max(axis=-1, keepdims=True))[1].astype(np.int64)
+    return np.ldexp(x, -exponent), exponent[..., 0]
 
 
 def contributions(problem: Problem, one: OneQuery) -> tuple[Array, Array]:
     """(norm ‖α_j v_j‖, share α_j v_j·o / ‖o‖²) of every key, (N, H, S) each."""
     norm, share = np.zeros_like(one.weight), np.zeros_like(one.weight)
-    for n in range(problem.batches):
-        value = np.repeat(values(problem, n), problem.sharing, axis=0)
-        norm[n] = one.weight[n] * np.linalg.norm(value, axis=-1)
-        along = np.einsum("hse,he->hs", value, one.output[n])
-        size = np.einsum("he,he->h", one.output[n], one.output[n])[:, None]
-        with np.errstate(all="ignore"):
-            share[n] = np.where(size > 0, one.weight[n] * along / size, np.nan)
+    with np.errstate(all="ignore"):
+        for n in range(problem.batches):
+            value, v_exponent = scaled(np.repeat(values(problem, n), problem.sharing, axis=0))
+            output, o_exponent = scaled(one.output[n])
+            norm[n] = np.ldexp(one.weight[n] * np.linalg.norm(value, axis=-1), v_exponent)
+            along = np.einsum("hse,he->hs", value, output)
+            size = np.einsum("he,he->h", output, output)[:, None]
+            part = np.ldexp(one.weight[n] * along / size, v_exponent - o_exponent[:, None])
+            share[n] = np.where(size > 0, part, np.nan)
     return norm, share
 
 
@@ -261,25 +273,35 @@ def influence(problem: Problem, one: OneQuery) -> tuple[Array, Bools, Any]:
     """(‖o − o₋ⱼ‖ / ‖o‖, sole, a function giving the vectors o₋ⱼ − o of one batch), see `Attention.influence`."""
     relative = np.zeros_like(one.weight)
     sole = one.reach & (one.reach.sum(axis=-1, keepdims=True) == 1) & (problem.sink is None)
-    for n in range(problem.batches):
-        vectors = change_vectors(problem, one, n)
-        size = np.linalg.norm(one.output[n], axis=-1)[:, None]
-        with np.errstate(all="ignore"):
-            relative[n] = np.where(size > 0, np.linalg.norm(vectors, axis=-1) / size, np.nan)
-    return relative, sole, lambda n: change_vectors(problem, one, n)
+    with np.errstate(all="ignore"):
+        for n in range(problem.batches):
+            output, o_exponent = scaled(one.output[n] / 2)
+            change, c_exponent = scaled(half_changes(problem, one, n))
+            size = np.linalg.norm(output, axis=-1)[:, None]
+            part = np.ldexp(np.linalg.norm(change, axis=-1) / size, c_exponent - o_exponent[:, None])
+            relative[n] = np.where(size > 0, part, np.nan)
+
+    def vectors(n: int) -> Array:
+        with np.errstate(over="ignore"):
+            return 2 * half_changes(problem, one, n)
+
+    return relative, sole, vectors
 
 
-def change_vectors(problem: Problem, one: OneQuery, n: int) -> Array:
-    """o₋ⱼ − o for every key of batch n, (H, S, E): −α/(1−α) · (v_j − o), zero for keys the row does not read."""
-    value = np.repeat(values(problem, n), problem.sharing, axis=0)
-    mass, output = one.mass[n], one.output[n]
+def half_changes(problem: Problem, one: OneQuery, n: int) -> Array:
+    """(o₋ⱼ − o) / 2 for every key of batch n, (H, S, E): −α/(1−α) · (v_j − o) / 2, zero for keys the row does not read.
+
+    Halves, because the difference of two finite numbers may not be one.
+    """
+    value, output = np.repeat(values(problem, n), problem.sharing, axis=0) / 2, one.output[n] / 2
+    mass = one.mass[n]
     # 1 − α from the other keys and the sink, by sums from both ends: nothing is subtracted.
     before = np.concatenate([np.zeros_like(mass[:, :1]), np.cumsum(mass, axis=-1)[:, :-1]], axis=-1)
     after = np.concatenate([np.cumsum(mass[:, ::-1], axis=-1)[:, -2::-1], np.zeros_like(mass[:, :1])], axis=-1)
     others = before + after + one.sink[n][:, None]
     with np.errstate(all="ignore"):
         ratio = np.where(others > 0, mass / np.where(others > 0, others, 1), 0)
-    change: Array = -ratio[..., None] * (value - output[:, None, :])
+        change: Array = -ratio[..., None] * (value - output[:, None, :])
     # The heaviest key leaves rows in which everything else may have underflowed: those are mixed anew.
     for h in range(problem.heads):
         j = int(mass[h].argmax()) if mass.shape[-1] else -1
