@@ -211,14 +211,15 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     # A commit is on the disk before it is confirmed; on macOS that takes a special fsync.
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA fullfsync = ON")
-    connection.execute("BEGIN IMMEDIATE")  # also finds out whether the file can be written
+    connection.execute("BEGIN IMMEDIATE")
     try:
         version: int = connection.execute("PRAGMA user_version").fetchone()[0]
-        for number, script in enumerate(MIGRATIONS[version:], start=version + 1):
+        for script in MIGRATIONS[version:]:
             for statement in script.split(";"):
                 connection.execute(statement)
-            connection.execute(f"PRAGMA user_version = {number}")
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        # Written each time, to find out now whether the file can be: SQLite opens one that cannot, and says nothing.
+        connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
         connection.execute("COMMIT")
     except sqlite3.Error:
         if connection.in_transaction:
