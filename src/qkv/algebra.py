@@ -315,7 +315,6 @@ def check_pair_shape(name: str, shape: tuple[int, ...], frame: Frame, *, explici
         )
     if fits:
         return
-    way = ""
     if padding:
         way = (
             f"; if it says which keys exist, {way_padding}"
@@ -326,6 +325,12 @@ def check_pair_shape(name: str, shape: tuple[int, ...], frame: Frame, *, explici
         way = f"; if it is (B, L, S), one array a sequence, pass {name}[:, None]"
     elif len(shape) >= 3 and shape[-3] not in (1, frame.heads):
         way = f"; its head axis must be the query's {frame.heads} heads or 1"
+    elif len(shape) >= 2 and shape[-2] == frame.heads != queries:
+        way = "; as many queries as your arrays have heads suggests (B, L, H, D), which needs layout='blhd'"
+    elif len(shape) >= 2 and shape[-2:] == (size, queries):
+        way = f"; it is (S, L), so pass {name}.swapaxes(-1, -2)"
+    else:
+        way = "; its last two axes are queries and keys"
     said = (
         f"neither (L, S) = {(queries, size)} nor broadcastable to {letters} = {full}"
         if len(shape) == 2

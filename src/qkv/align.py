@@ -30,7 +30,7 @@ def read_align(name: str, align: Any) -> Align:
             return "start"
         if align == "end":
             return "end"
-        raise AlignmentError(f"{name}: align must be one of those, but {align!r} came; {way}")
+        raise AlignmentError(f"{name}: align must be one of two words or a position, but {align!r} came; {way}")
     offset = to_numpy(align, f"{name}: align", scalars=True)
     if offset.dtype == np.bool_ or not np.issubdtype(offset.dtype, np.integer):
         raise AlignmentError(f"{name}: align must be a word or whole numbers, but dtype {offset.dtype} came; {way}")

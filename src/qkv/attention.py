@@ -227,7 +227,9 @@ class Attention:
         Rows with fewer than k allowed keys are padded with key -1 and weight 0.
         """
         if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or k < 1:
-            raise ArgumentError(f"k must be a whole number of at least 1, but {k!r} came")
+            raise ArgumentError(
+                f"k must be a whole number of at least 1, but {k!r} came; say how many keys to list for each row"
+            )
         keys, weights = questions.top(self._problem, self._plan, int(k))
         return Top(self._give(keys), self._give(weights))
 
@@ -325,5 +327,7 @@ def _indices(name: str, wanted: Any, size: int) -> Any:
     flat = array.reshape(-1).astype(np.int64)
     if int(flat.max()) >= size or int(flat.min()) < -size:
         wrong = int(flat[(flat >= size) | (flat < -size)][0])
-        raise ArgumentError(f"{name} must be within -{size}…{size - 1}, but {wrong} came")
+        raise ArgumentError(
+            f"{name} must be within -{size}…{size - 1}, but {wrong} came; indices count from 0, negative ones from the end"
+        )
     return np.where(flat < 0, flat + size, flat)

@@ -119,7 +119,7 @@ class Cache:
             )
         if k.ndim < 2 or k.shape[:-1] != v.shape[:-1]:
             raise ShapeError(
-                f"key and value must have shapes (B…, G, T, D) and (B…, G, T, E), but have {k.shape} and {v.shape}"
+                f"key and value must have shapes (B…, G, T, D) and (B…, G, T, E), but have {k.shape} and {v.shape}; give each key one value"
             )
         if self._key is None or self._value is None:
             self._start(k, v, dtype, kind)
@@ -128,7 +128,9 @@ class Cache:
         for name, new, held in (("key", k, self._key), ("value", v, self._value)):
             if new.shape[:-2] != held.shape[:-2] or new.shape[-1] != held.shape[-1]:
                 raise ShapeError(
-                    f"{name} must fit the cache, (…, T, width) = {(*held.shape[:-2], 'T', held.shape[-1])}, but has shape {new.shape}"
+                    f"{name} must fit the cache, (B…, G, T, width) = ({', '.join(map(str, held.shape[:-2]))}, T, {held.shape[-1]}), "
+                    f"but has shape {new.shape}; "
+                    "start a new Cache for other sizes"
                 )
         if dtype != self._dtype:
             raise DTypeError(
@@ -184,18 +186,24 @@ class Cache:
         self._before = self._lengths
 
     def _counts(self, name: str, lengths: Any, default: int | None, most: int | None) -> Ints:
-        if lengths is None:
+        if lengths is None and default is not None:
             return np.full(self._lengths.shape, default, np.int64)
         counts = to_numpy(lengths, name, scalars=True)
         if counts.dtype == np.bool_ or not np.issubdtype(counts.dtype, np.integer):
             raise DTypeError(f"{name} must be whole numbers, but has dtype {counts.dtype}; write .astype(int)")
         if counts.ndim and counts.shape != self._lengths.shape:
             raise ShapeError(
-                f"{name} must be one number or one per sequence, shape (B…) = {self._lengths.shape}, but has shape {counts.shape}"
+                f"{name} must be one number or one per sequence, shape (B…) = {self._lengths.shape}, but has shape {counts.shape}; "
+                "reshape it to the batch axes"
             )
         if counts.size and (int(counts.min()) < 0 or (most is not None and int(counts.max()) > most)):
             raise ArgumentError(
-                f"{name} must be within 0…{'T = ' + str(most) if most is not None else 'the length held'}, but {counts.tolist()} came"
+                f"{name} must be within 0…{'T = ' + str(most) if most is not None else 'the length held'}, but {counts.tolist()} came; "
+                + (
+                    "it counts the rows of this call that are real"
+                    if most is not None
+                    else "it says how many keys stay"
+                )
             )
         return np.broadcast_to(counts, self._lengths.shape).astype(np.int64)
 

@@ -6,6 +6,7 @@ non-finite operands (D2).
 
 from __future__ import annotations
 
+import difflib
 import math
 from functools import lru_cache
 from typing import Any, Literal
@@ -54,13 +55,17 @@ _FOREIGN = {
 }
 
 
+ARGUMENTS = ("mask", "bias", "scale", "softcap", "sink", "empty", "nonfinite", "layout")
+
+
 def refuse_foreign(others: dict[str, Any]) -> None:
     """Raise for every keyword that is not ours, with our spelling where there is one."""
     for name in others:
         if name in _FOREIGN:
             raise UnsupportedError(f"{name} is not an argument here; write {_FOREIGN[name]}")
+        near = difflib.get_close_matches(name, ARGUMENTS, 1)
         raise UnsupportedError(
-            f"{name} is not an argument here; the arguments are mask, bias, scale, softcap, sink, empty, nonfinite and layout"
+            f"{name} is not an argument here{f', but {near[0]} is' if near else ''}; write one of {', '.join(ARGUMENTS)}"
         )
 
 
@@ -98,7 +103,7 @@ def canonical(
         k, v = _same_kind(dtype, kind, (key, "key"), (value, "value"))
     form = _layout(q, k, v, length_first, kind)
     q, k, v = form.canonical(q), form.canonical(k), form.canonical(v)
-    _check_sizes(q, k, v, layout)
+    _check_sizes(q, k, v, form)
 
     batch, heads, queries, keys = q.shape[:-3], int(q.shape[-3]), int(q.shape[-2]), int(k.shape[-2])
     start, total = _part_of(first_key, total_keys, keys)
@@ -159,10 +164,12 @@ def _from_cache(cache: Cache, key: Any, value: Any, length_first: bool, dtype: s
         )
     if isinstance(key, CachePart) and (key.name, value.name) != ("key", "value"):
         raise ShapeError(
-            f"key and value must be cache.key and cache.value, but cache.{key.name} and cache.{value.name} came"
+            f"key and value must be cache.key and cache.value, but cache.{key.name} and cache.{value.name} came; pass the cache alone, without value"
         )
     if isinstance(key, Cache) and value is not None:
-        raise ShapeError("value must be left out when key is a Cache, which holds both")
+        raise ShapeError(
+            "value must be left out when key is a Cache, which holds both, but one came; write attend(query, cache)"
+        )
     if length_first:
         raise UnsupportedError(
             "layout='blhd' is refused with a cache, which holds (B, G, S, D); move the query's heads before its length"
@@ -177,7 +184,7 @@ def _same_kind(dtype: str, kind: Kind, *others: tuple[Any, str]) -> list[Array]:
     out = []
     for x, name in others:
         if x is None:
-            raise ShapeError(f"{name} is missing; only a Cache may stand for key and value together")
+            raise ShapeError(f"{name} is missing, and only a Cache may stand for key and value together; pass {name}=")
         if isinstance(x, CachePart):
             raise ShapeError(
                 "value comes from a cache, but key does not; pass cache.key and cache.value, or the cache alone"
@@ -210,7 +217,7 @@ def _layout(q: Array, k: Array, v: Array, length_first: bool, kind: Kind) -> Lay
     return Layout(q.ndim, length_first, kind)
 
 
-def _check_sizes(q: Array, k: Array, v: Array, layout: str) -> None:
+def _check_sizes(q: Array, k: Array, v: Array, layout: Layout) -> None:
     """The axes of canonical views (A1 to A3)."""
     for name, array in (("key", k), ("value", v)):
         if array.shape[:-3] != q.shape[:-3]:
@@ -219,8 +226,6 @@ def _check_sizes(q: Array, k: Array, v: Array, layout: str) -> None:
                 f"nothing is broadcast silently, so write np.broadcast_to({name}, …)"
             )
     (heads, _, width), (groups, keys, key_width) = q.shape[-3:], k.shape[-3:]
-    other = "blhd" if layout in ("bhld", "bhsd") else "bhld"
-    swap = f"; if your arrays are {'(B, L, H, D)' if other == 'blhd' else '(B, H, L, D)'}, pass layout={other!r}"
     for name, size, axis in (
         ("query", width, "D"),
         ("value", v.shape[-1], "E"),
@@ -228,11 +233,12 @@ def _check_sizes(q: Array, k: Array, v: Array, layout: str) -> None:
         ("key", groups, "G"),
     ):
         if size == 0:
-            shape = {"query": q.shape, "key": k.shape, "value": v.shape}[name]
+            shape = layout.restored({"query": q, "key": k, "value": v}[name], trailing=1).shape  # as it was passed
             raise ShapeError(f"{name} must not have {axis} = 0, but has shape {shape}; drop the call")
     if v.shape[-3] != groups or v.shape[-2] != keys:
         raise ShapeError(
-            f"key and value must agree in heads and length, but key has (G, S) = {(groups, keys)} and value {tuple(v.shape[-3:-1])}{swap}"
+            f"key and value must agree in heads and length, but key has (G, S) = {(groups, keys)} and value {tuple(v.shape[-3:-1])}; "
+            "give each key one value"
         )
     if key_width != width:
         raise ShapeError(
@@ -241,7 +247,7 @@ def _check_sizes(q: Array, k: Array, v: Array, layout: str) -> None:
     if heads % groups:
         raise ShapeError(
             f"query heads must be a multiple of key heads, but query has H = {heads} and key G = {groups}"
-            f"{swap}, otherwise repeat or drop heads"
+            f"; if your arrays are {_OTHER[layout.length_first]}, otherwise repeat or drop heads"
         )
 
 
@@ -249,15 +255,17 @@ def _part_of(first_key: Any, total_keys: Any, keys: int) -> tuple[int, int]:
     start = _whole("first_key", first_key)
     total = start + keys if total_keys is None else _whole("total_keys", total_keys)
     if start + keys > total:
-        raise ArgumentError(f"total_keys must be at least first_key + S = {start} + {keys}, but {total} came")
+        raise ArgumentError(
+            f"total_keys must be at least first_key + S = {start} + {keys}, but {total} came; it is the length of the whole"
+        )
     return start, total
 
 
 def _whole(name: str, value: Any) -> int:
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
-        raise DTypeError(f"{name} must be a whole number, but {value!r} came")
+        raise DTypeError(f"{name} must be a whole number, but {value!r} came; pass an int")
     if value < 0:
-        raise ArgumentError(f"{name} must not be negative, but {int(value)} came")
+        raise ArgumentError(f"{name} must not be negative, but {int(value)} came; keys are counted from 0")
     return int(value)
 
 
@@ -270,6 +278,10 @@ def _mask(mask: Any) -> Mask | None:
     if isinstance(mask, Alibi):
         raise DTypeError(
             "mask must say which pairs are allowed, but alibi(…) is added to the scores; pass bias=alibi(…)"
+        )
+    if isinstance(mask, (bool, int, float, str)):
+        raise DTypeError(
+            f"mask must be a mask expression or a boolean array, but {mask!r} came; write mask=causal(), or leave it out to allow every pair"
         )
     if callable(mask):
         way = (
@@ -358,7 +370,9 @@ def _compiled(
 
 def _one_of(name: str, value: Any, words: tuple[str, ...]) -> None:
     if not (isinstance(value, str) and value in words):
-        raise ArgumentError(f"{name} must be one of {', '.join(map(repr, words))}, but {value!r} came")
+        raise ArgumentError(
+            f"{name} must be one of {', '.join(map(repr, words))}, but {value!r} came; leave it out for {words[0]!r}"
+        )
 
 
 def _number(name: str, value: Any) -> float:

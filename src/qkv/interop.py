@@ -149,7 +149,8 @@ def _torch_view(x: Any, name: str, torch: Any) -> Array:
             f"{name} requires grad, and this engine would drop its gradient; pass {name}.detach(), or call inside torch.no_grad(), if you need none"
         )
     if x.device.type != "cpu":
-        raise UnsupportedError(f"{name} is on {x.device}, and this engine runs on the CPU; pass {name}.cpu()")
+        way = "a tensor that has numbers" if x.device.type == "meta" else f"{name}.cpu()"
+        raise UnsupportedError(f"{name} is on {x.device}, and this engine runs on the CPU; pass {way}")
     if x.layout is not torch.strided or x.is_quantized:
         raise UnsupportedError(
             f"{name} is {x.layout}{', quantized' if x.is_quantized else ''}, not a plain strided tensor; pass {name}.to_dense() or .dequantize()"
@@ -172,7 +173,7 @@ def _jax_view(x: Any, name: str, jax: Any) -> Array:
         raise UnsupportedError(
             f"{name} is a JAX tracer, which has no numbers yet; call outside jit, grad and vmap, or through jax.pure_callback"
         )
-    platforms = {device.platform for device in x.devices()}
+    platforms = {device.platform for device in x.devices()} if not x.is_deleted() else {"cpu"}
     if platforms != {"cpu"}:
         raise UnsupportedError(
             f"{name} is on {', '.join(sorted(platforms))}, and this engine runs on the CPU; pass jax.device_put({name}, jax.devices('cpu')[0])"

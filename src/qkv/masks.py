@@ -89,7 +89,9 @@ def keys(lengths: Any, stop: Any = None) -> Mask:
     try:
         crossed = bool((start > end).any())
     except ValueError:
-        raise ShapeError(f"keys: start and stop must have one shape, but have {start.shape} and {end.shape}") from None
+        raise ShapeError(
+            f"keys: start and stop must have one shape, but have {start.shape} and {end.shape}; pass for both one integer, or one per sequence"
+        ) from None
     if crossed:
         raise ArgumentError(
             "keys: start must not be after stop, but is for some sequence; keys(n, n) is the empty range"
@@ -108,7 +110,11 @@ def segments(query_ids: Any, key_ids: Any = None) -> Mask:
     >>> packed = qkv.segments(np.array([0, 0, 0, 1, 1])) & qkv.causal()
     """
     q = _integers("query_ids", to_numpy(query_ids, "segments", scalars=True), at_least=None, where="segments")
-    k = q if key_ids is None else _integers("key_ids", to_numpy(key_ids, "segments", scalars=True), at_least=None, where="segments")
+    k = (
+        q
+        if key_ids is None
+        else _integers("key_ids", to_numpy(key_ids, "segments", scalars=True), at_least=None, where="segments")
+    )
     for name, ids in (("query_ids", q), ("key_ids", k)):
         if ids.ndim == 0:
             raise ShapeError(
@@ -177,16 +183,16 @@ def _count(name: str, value: Any, extra: str = "") -> None:
             raise TypeError
         number = operator.index(value)
     except TypeError:
-        raise DTypeError(f"{name} must be a whole number{extra}, but {value!r} came") from None
+        raise DTypeError(f"{name} must be a whole number{extra}, but {value!r} came; pass an int") from None
     if number < 0:
         raise ArgumentError(
             f"{name} must not be negative{extra}, but {number} came; it counts keys besides the query's own"
             if name.startswith("window")
-            else f"{name} must not be negative, but {number} came"
+            else f"{name} must not be negative, but {number} came; it counts keys from the first one"
         )
     if number >= END:
         raise ArgumentError(
-            f"{name} must be below 2**40, but {number} came{'; None leaves the side open' if extra else ''}"
+            f"{name} must be below 2**40, but {number} came; {'None leaves the side open' if extra else 'the number of keys is enough'}"
         )
 
 
@@ -194,9 +200,13 @@ def _integers(name: str, array: Any, *, at_least: int | None = 0, where: str = "
     if array.dtype == np.bool_ or not np.issubdtype(array.dtype, np.integer):
         raise DTypeError(f"{where}: {name} must be whole numbers, but has dtype {array.dtype}; write .astype(int)")
     if at_least is not None and array.size and int(array.min()) < at_least:
-        raise ArgumentError(f"{where}: {name} must not be negative, but {int(array.min())} came")
+        raise ArgumentError(
+            f"{where}: {name} must not be negative, but {int(array.min())} came; keys are counted from the first one, at 0"
+        )
     if array.size and int(array.max()) >= 1 << 62:
-        raise ArgumentError(f"{where}: {name} must be below 2**62, but {int(array.max())} came")
+        raise ArgumentError(
+            f"{where}: {name} must be below 2**62, but {int(array.max())} came; number what there is from 0 on"
+        )
     # A copy, so that a later change of the caller's array cannot change a mask that was already made.
     out: Ints = np.array(array, dtype=np.int64)
     return out

@@ -65,7 +65,9 @@ class MultiHead:
         self.heads = _count("heads", heads)
         self.key_heads = self.heads if key_heads is None else _count("key_heads", key_heads)
         if self.heads % self.key_heads:
-            raise ShapeError(f"heads must be a multiple of key_heads, but {self.heads} and {self.key_heads} came")
+            raise ShapeError(
+                f"heads must be a multiple of key_heads, but {self.heads} and {self.key_heads} came; leave key_heads out for one each"
+            )
         self.w_q, self.w_k, self.w_v, self.w_o = (
             _matrix(name, w) for name, w in (("w_q", w_q), ("w_k", w_k), ("w_v", w_v), ("w_o", w_o))
         )
@@ -80,7 +82,9 @@ class MultiHead:
                 )
         width, key_width = self.w_q.shape[1] // self.heads, self.w_k.shape[1] // self.key_heads
         if width != key_width:
-            raise ShapeError(f"w_q and w_k must give heads of one width, but give {width} and {key_width}")
+            raise ShapeError(
+                f"w_q and w_k must give heads of one width, but give {width} and {key_width}; are heads and key_heads right?"
+            )
         value_width = self.w_v.shape[1] // self.key_heads
         if self.w_o.shape[0] != self.heads * value_width:
             raise ShapeError(
@@ -88,13 +92,15 @@ class MultiHead:
             )
         if self.w_k.shape[0] != self.w_v.shape[0]:
             raise ShapeError(
-                f"w_k and w_v must read one hidden width, but have shapes {self.w_k.shape} and {self.w_v.shape}"
+                f"w_k and w_v must read one hidden width, but have shapes {self.w_k.shape} and {self.w_v.shape}; do both multiply from the right?"
             )
         columns = (self.w_q.shape[1], self.w_k.shape[1], self.w_v.shape[1], self.w_o.shape[1])
         biases = zip(("b_q", "b_k", "b_v", "b_o"), (b_q, b_k, b_v, b_o), columns, strict=True)
         self.b_q, self.b_k, self.b_v, self.b_o = (_vector(name, b, size) for name, b, size in biases)
         if not isinstance(causal, bool):
-            raise DTypeError(f"causal must be True or False, but {causal!r} came")
+            raise DTypeError(
+                f"causal must be True or False, but {causal!r} came; other masks go to the call, as mask=…"
+            )
         self.causal, self.scale = causal, scale
 
     def project(self, x: Any, context: Any = None) -> tuple[Array, Array, Array]:
@@ -103,11 +109,11 @@ class MultiHead:
         source = hidden if context is None else _hidden("context", context, self.w_k.shape[0])
         if context is None and self.w_k.shape[0] != self.w_q.shape[0]:
             raise ShapeError(
-                f"context is missing: w_k reads a hidden width of {self.w_k.shape[0]}, w_q one of {self.w_q.shape[0]}"
+                f"context is missing: w_k reads a hidden width of {self.w_k.shape[0]}, w_q one of {self.w_q.shape[0]}; pass what is read as context="
             )
         if hidden.shape[:-2] != source.shape[:-2]:
             raise ShapeError(
-                f"x and context must have equal batch axes, but have {hidden.shape[:-2]} and {source.shape[:-2]}"
+                f"x and context must have equal batch axes, but have {hidden.shape[:-2]} and {source.shape[:-2]}; repeat the shorter one"
             )
         return (
             _split(hidden, self.w_q, self.b_q, self.heads),
@@ -198,7 +204,9 @@ def _split(x: Array, w: Array, b: Array | None, heads: int) -> Array:
 
 def _count(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-        raise ArgumentError(f"{name} must be a whole number of at least 1, but {value!r} came")
+        raise ArgumentError(
+            f"{name} must be a whole number of at least 1, but {value!r} came; it is in the model's configuration"
+        )
     return int(value)
 
 
@@ -209,7 +217,9 @@ def _matrix(name: str, w: Any) -> Array:
             f"{name} must be float32 or float64, but has dtype {array.dtype}; write {name}.astype(np.float32)"
         )
     if array.ndim != 2 or 0 in array.shape:
-        raise ShapeError(f"{name} must be a matrix (in, out), but has shape {array.shape}")
+        raise ShapeError(
+            f"{name} must be a matrix (in, out), but has shape {array.shape}; a layer of torch holds its transpose"
+        )
     return array
 
 
@@ -218,12 +228,16 @@ def _vector(name: str, b: Any, size: int) -> Array | None:
         return None
     array = to_numpy(b, name)
     if array.shape != (size,):
-        raise ShapeError(f"{name} must have shape ({size},), but has shape {array.shape}")
+        raise ShapeError(
+            f"{name} must have shape ({size},), one number a column, but has shape {array.shape}; leave it out for no bias"
+        )
     return array
 
 
 def _hidden(name: str, x: Any, width: int) -> Array:
     array = to_numpy(x, name)
     if array.ndim < 2 or array.shape[-1] != width:
-        raise ShapeError(f"{name} must have shape (B…, length, {width}), but has shape {array.shape}")
+        raise ShapeError(
+            f"{name} must have shape (B…, length, {width}), but has shape {array.shape}; pass hidden states, heads not split yet"
+        )
     return array

@@ -73,14 +73,17 @@ class State:
         rows = self._rows
         for other in others:
             if not isinstance(other, State):
-                raise ArgumentError(f"merge takes states from qkv.partial, but {type(other).__name__} came")
+                raise ArgumentError(
+                    f"merge takes states from qkv.partial, but {type(other).__name__} came; pass the other State"
+                )
             if other._rows.mix.shape != self._rows.mix.shape or other._problem.batch != self._problem.batch:
                 raise ShapeError(
-                    f"states must be of the same query rows, but have (B…, H, L, E) = {self.mix.shape} and {other.mix.shape}"
+                    f"states must be of the same query rows, but have (B…, H, L, E) = {self.mix.shape} and {other.mix.shape}; "
+                    "call partial with the same query for every part"
                 )
             if other._problem.dtype != self._problem.dtype:
                 raise ArgumentError(
-                    f"states must have one dtype, but are {self._problem.dtype.name} and {other._problem.dtype.name}"
+                    f"states must have one dtype, but are {self._problem.dtype.name} and {other._problem.dtype.name}; convert the parts first"
                 )
             rows = merge_rows(rows, other._rows)
         return State(rows, self._problem)

@@ -110,7 +110,7 @@ class KeyRange(Mask):
     def check(self, frame: Frame) -> None:
         for name, bound in (("start", self.start), ("stop" if self.start.any() else "lengths", self.stop)):
             if bound.ndim and bound.shape != frame.batch:
-                way = ""
+                way = "; reshape it to the batch axes" if frame.batch else "; there is no batch axis, so pass an int"
                 if bound.shape == (*frame.batch, frame.keys):
                     way = "; if it says with 0 and 1 which keys exist, pass keys(a.astype(bool))"
                 raise ShapeError(

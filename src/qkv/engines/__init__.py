@@ -42,7 +42,9 @@ def choose(problem: Problem, engine: str | None = None, threads: int | None = No
     if asked not in (None, "native", "numpy"):
         raise ArgumentError(f"QKV_ENGINE must be 'native' or 'numpy', but is {asked!r}; unset it to let qkv choose")
     if asked == "native" and not native.available():
-        raise EngineError(f"the native engine was asked for, but is not there: {native.why_not()}")
+        raise EngineError(
+            f"the native engine was asked for, but is not there: {native.why_not()}; unset QKV_ENGINE to use NumPy"
+        )
     if asked == "numpy" or not native.available():
         return make_plan(problem, "numpy", "", 1)
     return make_plan(problem, "native", native.level(), threads or native.default_threads())

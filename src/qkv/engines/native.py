@@ -119,7 +119,7 @@ def level() -> str:
     name = os.environ.get("QKV_ISA", "")
     if name and name not in here:
         raise EngineError(
-            f"QKV_ISA must be one of {', '.join(here)} on this machine, not {name!r}; unset it to take the best."
+            f"QKV_ISA must be one of {', '.join(here)} on this machine, not {name!r}; unset it to take the best"
         )
     return name or here[-1]
 
@@ -130,7 +130,9 @@ def default_threads() -> int:
     text = os.environ.get("QKV_NUM_THREADS", "")
     if text:
         if not text.isdecimal() or int(text) < 1:
-            raise EngineError(f"QKV_NUM_THREADS must be a positive whole number, not {text!r}.")
+            raise EngineError(
+                f"QKV_NUM_THREADS must be a positive whole number, not {text!r}; unset it to use every processor"
+            )
         return int(text)
     try:
         processors = len(os.sched_getaffinity(0))
@@ -187,7 +189,9 @@ def run(call: Call, level_name: str | None = None) -> Result:
 
 def _loaded() -> Any:
     if _extension is None:
-        raise EngineError(f"The native engine is not available: {_reason}.")
+        raise EngineError(
+            f"the native engine was asked for, but is not there: {_reason}; build qkv with a C++ compiler"
+        )
     return _extension
 
 
