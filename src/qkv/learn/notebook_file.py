@@ -26,6 +26,9 @@ __all__ = [
     "set_aside",
 ]
 
+#: How long a save waits for another program that writes, in seconds.
+PATIENCE = 5.0
+
 #: In the header of every notebook, so that no other program's database is taken for one ("qkvn").
 APPLICATION_ID = 0x716B766E
 
@@ -94,7 +97,7 @@ def open_file(path: Path) -> sqlite3.Connection:
     _make(path)
     _look_at(path)
     try:
-        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5)
+        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=PATIENCE)
     except sqlite3.Error as error:
         raise as_notebook_error(error, path) from error
     try:
@@ -181,7 +184,7 @@ def _look_at(path: Path) -> None:
             raise _damaged(path, "the file is empty, but the log beside it is not")
         return
     try:
-        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5)
+        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=PATIENCE)
     except sqlite3.Error as error:
         raise as_notebook_error(error, path) from error
     try:

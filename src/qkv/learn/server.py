@@ -22,8 +22,8 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
-from starlette.routing import Mount, Route
+from starlette.responses import FileResponse, HTMLResponse, Response
+from starlette.routing import Route
 from starlette.staticfiles import StaticFiles
 
 from qkv.errors import ArgumentError, QkvError
@@ -57,6 +57,16 @@ _TYPES = {
     ".wasm": "application/wasm",
     ".woff2": "font/woff2",
 }
+
+
+class _Json(Response):
+    """JSON in ASCII: a report may quote any string that a program made, and half of a character pair has no UTF-8."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode("ascii")
+
 
 Answer = Callable[[Request], Awaitable[Response]]
 
@@ -104,10 +114,12 @@ def create_app(
         Route("/api/export", book.export),
         Route("/api/import/preview", book.preview, methods=["POST"]),
         Route("/api/import", book.take_in, methods=["POST"]),
-        Mount("/", StaticFiles(directory=assets)),
     ]
     handlers: dict[Any, Any] = {HTTPException: _http_error, QkvError: _error, Exception: _fault}
     application = Starlette(routes=routes, exception_handlers=handlers)
+    # Everything else is a file of the page. (As a mount it would also answer for addresses asked in a wrong way.)
+    application.router.redirect_slashes = False
+    application.router.default = StaticFiles(directory=assets)
     return Guard(application, token, port, allow_hosts, once)
 
 
@@ -131,22 +143,22 @@ class _Pages:
         return HTMLResponse(page(self._assets, request.state.nonce))
 
     async def config(self, request: Request) -> Response:
-        return JSONResponse(config(notebook_path=str(self._notebook_path)))
+        return _Json(config(notebook_path=str(self._notebook_path)))
 
     async def list_lessons(self, request: Request) -> Response:
-        return JSONResponse([lesson.summary() for lesson in self._lessons.values()])
+        return _Json([lesson.summary() for lesson in self._lessons.values()])
 
     async def lesson(self, request: Request) -> Response:
-        return JSONResponse(self._find(request).to_dict())
+        return _Json(self._find(request).to_dict())
 
     async def solution(self, request: Request) -> Response:
         lab = self._find(request).lab
         if lab is None or lab.solution is None:
             raise HTTPException(404, "this lesson has no solution")
-        return JSONResponse({"code": lab.solution})
+        return _Json({"code": lab.solution})
 
     async def head(self, request: Request) -> Response:
-        return JSONResponse(await run_in_threadpool(chosen_rows))
+        return _Json(await run_in_threadpool(chosen_rows))
 
     async def python(self, request: Request) -> Response:
         found = self._python.get(request.path_params["name"])
@@ -178,10 +190,10 @@ class _Book:
         }
 
     async def everything(self, request: Request) -> Response:
-        return JSONResponse(await run_in_threadpool(self._notebook.everything))
+        return _Json(await run_in_threadpool(self._notebook.everything))
 
     async def search(self, request: Request) -> Response:
-        return JSONResponse(await run_in_threadpool(self._notebook.search, request.query_params.get("q", "")))
+        return _Json(await run_in_threadpool(self._notebook.search, request.query_params.get("q", "")))
 
     async def save_note(self, request: Request) -> Response:
         lesson, section = await self._place(request)
@@ -198,23 +210,23 @@ class _Book:
         lesson, section = await self._place(request)
         body = await _body(request, on=bool)
         await run_in_threadpool(self._notebook.set_bookmark, lesson, section, body["on"])
-        return JSONResponse(body)
+        return _Json(body)
 
     async def set_completed(self, request: Request) -> Response:
         lesson, _ = await self._place(request)
         body = await _body(request, on=bool)
         since = await run_in_threadpool(self._notebook.set_completed, lesson, body["on"])
-        return JSONResponse({**body, "time": since})
+        return _Json({**body, "time": since})
 
     async def add_attempt(self, request: Request) -> Response:
         body = await _body(request, lesson=str, code=str, report=object, passed=bool, solution_shown=bool)
         await self._check_place(body["lesson"])
-        return JSONResponse(await run_in_threadpool(functools.partial(self._notebook.add_attempt, **body)))
+        return _Json(await run_in_threadpool(functools.partial(self._notebook.add_attempt, **body)))
 
     async def add_case(self, request: Request) -> Response:
         body = await _body(request, lesson=str, form=str, text=str, note=str, verdict=object)
         await self._check_place(body["lesson"])
-        return JSONResponse(await run_in_threadpool(functools.partial(self._notebook.add_case, **body)))
+        return _Json(await run_in_threadpool(functools.partial(self._notebook.add_case, **body)))
 
     async def delete_case(self, request: Request) -> Response:
         if not await run_in_threadpool(self._notebook.delete_case, request.path_params["identifier"]):
@@ -235,12 +247,12 @@ class _Book:
     async def preview(self, request: Request) -> Response:
         body = await _body(request, IMPORT_LIMIT, document=object)
         merged = await run_in_threadpool(self._notebook.preview, body["document"])
-        return JSONResponse(merged.to_dict())
+        return _Json(merged.to_dict())
 
     async def take_in(self, request: Request) -> Response:
         body = await _body(request, IMPORT_LIMIT, document=object)
         merged = await run_in_threadpool(self._notebook.take_in, body["document"])
-        return JSONResponse(merged.to_dict())
+        return _Json(merged.to_dict())
 
     async def _place(self, request: Request) -> tuple[str, str]:
         lesson, section = request.path_params["lesson"], request.path_params.get("section", "")
@@ -261,8 +273,8 @@ async def _saved(save: Callable[[], Any], key: str) -> Response:
         saved = await run_in_threadpool(save)
     except Conflict as newer:
         about = {key: newer.text, "revision": newer.revision, "updated": newer.updated}
-        return JSONResponse({"error": str(newer), **about}, status_code=409)
-    return JSONResponse({"revision": saved.revision, "updated": saved.updated})
+        return _Json({"error": str(newer), **about}, status_code=409)
+    return _Json({"revision": saved.revision, "updated": saved.updated})
 
 
 # What comes in --------------------------------------------------------------------------------------------------------
@@ -344,19 +356,17 @@ async def _http_error(request: Request, error: HTTPException) -> Response:
         "Method Not Allowed": f"this address does not take {request.method}",
     }
     said = words.get(error.detail, error.detail)
-    return JSONResponse({"error": said}, status_code=error.status_code, headers=error.headers)
+    return _Json({"error": said}, status_code=error.status_code, headers=error.headers)
 
 
 async def _error(request: Request, error: QkvError) -> Response:
     kinds = ((NotebookFullError, 507), (BusyError, 503), (NotebookError, 500), (ArgumentError, 400))
     status = next((status for kind, status in kinds if isinstance(error, kind)), 500)
-    return JSONResponse({"error": str(error)}, status_code=status)
+    return _Json({"error": str(error)}, status_code=status)
 
 
 async def _fault(request: Request, error: Exception) -> Response:
-    return JSONResponse(
-        {"error": f"this is a fault of qkv, please report it ({type(error).__name__})"}, status_code=500
-    )
+    return _Json({"error": f"this is a fault of qkv, please report it ({type(error).__name__})"}, status_code=500)
 
 
 # Serving --------------------------------------------------------------------------------------------------------------
