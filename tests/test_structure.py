@@ -190,7 +190,9 @@ def circle(edges: dict[str, frozenset[str]]) -> list[str]:
 def test_every_module_has_its_place():
     placed = [name for names in LAYERS.values() for name in names]
     assert len(placed) == len(set(placed))
-    assert {top(name) for name in modules()} | {"_native"} == set(placed)
+    found = {top(name) for name in modules()} | {"_native"}
+    assert found <= set(placed)
+    assert set(placed) - found <= set(BIG_ROOMS)
 
 
 def test_imports_point_down():
