@@ -106,8 +106,9 @@ def compute(expression: str, names: Mapping[str, Any]) -> Any:
     Raises:
         FileError: it is none, or it cannot be computed; the sentence says what is wrong with it.
     """
+    expression = expression.strip()
     try:
-        tree = ast.parse(expression.strip(), mode="eval")
+        tree = ast.parse(expression, mode="eval")
     except (SyntaxError, ValueError):
         raise FileError(f"{expression!r} is not an expression; see content/README.md for what can be written") from None
     try:

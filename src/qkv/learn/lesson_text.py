@@ -362,8 +362,10 @@ def _render_fence(self: RendererHTML, tokens: list[Token], index: int, options: 
 def _prepare(tokens: list[Token]) -> None:
     """Tell each computation its line, and turn the styles of table cells, which the page may not have, into classes."""
     for token in tokens:
+        line = token.map[0] if token.map else 0
         for child in token.children or ():
-            child.meta["line"] = token.map[0] if token.map else 0
+            line += child.type in ("softbreak", "hardbreak")
+            child.meta["line"] = line
         style = str(token.attrs.pop("style", ""))
         if style:
             token.attrs["class"] = style.replace("text-align:", "align-")
@@ -374,7 +376,8 @@ def _safe_link(url: str) -> bool:
 
 
 def _refuse_image(self: RendererHTML, tokens: list[Token], index: int, options: Any, env: Any) -> str:
-    raise env["builder"].wrong(env["first"], "a lesson has no images; use :::figure")
+    at = env["first"] + tokens[index].meta.get("line", 0)
+    raise env["builder"].wrong(at, "a lesson has no images; use :::figure")
 
 
 def _markdown() -> MarkdownIt:
