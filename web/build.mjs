@@ -24,6 +24,7 @@ const builder = await context({
   minify: true,
   charset: "utf8",
   legalComments: "none",
+  loader: { ".py": "text" },
   external: ["*.woff2"],
   logLevel: "warning",
 });

@@ -48,7 +48,7 @@ export class Autosave {
   typed(text: string): void {
     this.text = text;
     this.remember();
-    this.tell({ kind: "typing" });
+    this.tell({ kind: this.dirty ? "typing" : "clean" });
     this.soon();
   }
 

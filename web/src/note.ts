@@ -1,6 +1,7 @@
 // A note: a text area that grows, its state in words, and both texts where two tabs disagree.
 
 import { Autosave, type Status } from "./autosave.ts";
+import { conflictChoice } from "./conflict.ts";
 import { h, put, unique } from "./dom.ts";
 import type { Store } from "./store.ts";
 import type { Note } from "./types.ts";
@@ -50,33 +51,25 @@ export function noteField(
   }
 
   function show(status: Status): void {
-    state.classList.toggle("bad", status.kind === "trouble" || status.kind === "conflict");
+    state.classList.toggle("bad", status.kind === "trouble");
     if (status.kind !== "conflict") put(choice);
-    if (status.kind === "typing") state.textContent = "Saving…";
+    if (status.kind === "clean") state.textContent = "";
+    else if (status.kind === "typing") state.textContent = "Saving…";
     else if (status.kind === "saved") {
       state.textContent = area.value.trim() ? `Saved ${status.at.toTimeString().slice(0, 5)}` : "";
       saved(area.value);
     } else if (status.kind === "trouble") state.textContent = `Not saved: ${status.message}`;
     else if (status.kind === "conflict") {
-      state.textContent = "Another tab saved a different text. Nothing is lost: choose.";
+      state.textContent = "";
       const { theirs, revision } = status;
-      const take = (text: string) => () => {
-        set(text);
-        autosave.settle(text, revision);
-        put(choice);
-        area.focus();
-      };
       put(
         choice,
-        h("p", { class: "state" }, "The other text:"),
-        h("pre", { class: "other-text" }, theirs || "(empty)"),
-        h(
-          "div",
-          { class: "buttons" },
-          h("button", { type: "button", class: "quiet", onclick: () => take(`${area.value}\n\n${theirs}`)() }, "Keep both"),
-          h("button", { type: "button", class: "quiet", onclick: () => take(area.value)() }, "Keep mine"),
-          h("button", { type: "button", class: "quiet", onclick: take(theirs) }, "Take the other"),
-        ),
+        conflictChoice(() => area.value, theirs, "", (text) => {
+          set(text);
+          autosave.settle(text, revision);
+          put(choice);
+          area.focus();
+        }),
       );
     }
   }

@@ -1,4 +1,361 @@
+// The lab: write attend, run it, have it graded, and see why it fails.
+
 import type { App, View } from "../app.ts";
-import { h } from "../dom.ts";
+import { json } from "../app.ts";
+import { Autosave, type Status } from "../autosave.ts";
+import { conflictChoice } from "../conflict.ts";
+import { download, h, put } from "../dom.ts";
+import { labFact } from "../facts.ts";
 import type { Lesson } from "../types.ts";
-export function labView(_app: App, _lesson: Lesson): View { return { title: "Lab", element: h("div", {}) }; }
+import { editor as makeEditor } from "./editor.ts";
+import { failureForm } from "./failure.ts";
+import type { CaseNews } from "./protocol.ts";
+import type { Ended } from "./python.ts";
+import { realHead } from "./real-head.ts";
+import { reportView, stopSentence } from "./report.ts";
+import { ownCases, pythonOf } from "./shared.ts";
+
+export function labView(app: App, lesson: Lesson): View {
+  const lab = lesson.lab;
+  if (!lab) return { title: "Lab", element: h("div", { class: "page" }, h("h1", { tabindex: "-1" }, "This lesson has no lab")) };
+  const python = pythonOf(app);
+  const draft = app.notebook.drafts.find((one) => one.lesson === lesson.id);
+  let report: any = null;
+  let solutionShown = app.notebook.attempts.some((attempt) => attempt.lesson === lesson.id && attempt.solution_shown);
+
+  // What the learner sees of the work ---------------------------------------------------------------------------------
+
+  const saved = h("p", { class: "state", role: "status" });
+  const choice = h("div", {});
+  const leaveHint = h("p", { class: "hint editor-hint" });
+  const meter = h("progress", { max: 1, value: 0, "aria-label": "Loading Python" });
+  const state = h("p", { class: "state work-state", role: "status" });
+  const output = h("div", { class: "output-place" });
+  const result = h("div", { class: "result" });
+  const facts = h("div", { class: "facts" });
+  const afterwards = h("div", {});
+  meter.hidden = true;
+
+  const autosave = new Autosave(
+    `draft ${lesson.id}`,
+    draft?.code ?? "",
+    draft?.revision ?? 0,
+    (text, revision) => app.store.saveDraft(lesson.id, text, revision),
+    showSaved,
+  );
+  const editor = makeEditor(draft?.code || lab.starter, "Your attend, Python code", "Escape, then Tab, leaves the editor", {
+    changed: (text) => autosave.typed(text),
+    focused: () => void prepare(),
+    run: () => void run(),
+    grade: () => void grade(),
+    leaving: (on) => {
+      leaveHint.textContent = on
+        ? "Tab now leaves the editor."
+        : "Tab indents. Esc, then Tab, leaves the editor. Ctrl+Enter grades, Shift+Enter runs.";
+    },
+  });
+  leaveHint.textContent = "Tab indents. Esc, then Tab, leaves the editor. Ctrl+Enter grades, Shift+Enter runs.";
+  const unsaved = autosave.unsaved();
+  if (unsaved !== null && unsaved !== editor.text()) editor.set(unsaved);
+
+  function showSaved(status: Status): void {
+    saved.classList.toggle("bad", status.kind === "trouble");
+    if (status.kind !== "conflict") put(choice);
+    if (status.kind === "clean") saved.textContent = "";
+    else if (status.kind === "typing") saved.textContent = "Saving…";
+    else if (status.kind === "saved") saved.textContent = `Saved ${status.at.toTimeString().slice(0, 5)}`;
+    else if (status.kind === "trouble") saved.textContent = `Not saved: ${status.message}`;
+    else if (status.kind === "conflict") {
+      saved.textContent = "";
+      const { theirs, revision } = status;
+      const commented = "# --- the other tab's text ---\n";
+      put(
+        choice,
+        conflictChoice(editor.text, theirs, commented, (text) => {
+          autosave.settle(text, revision);
+          if (text !== editor.text()) editor.set(text);
+          put(choice);
+        }),
+      );
+    }
+  }
+
+  // Python --------------------------------------------------------------------------------------------------------------
+
+  const runButton = h("button", { type: "button", class: "quiet", onclick: () => run() }, "Run");
+  const gradeButton = h("button", { type: "button", class: "solid", onclick: () => grade() }, "Grade");
+  const stopButton = h("button", { type: "button", class: "quiet", onclick: () => python.cancel(), hidden: true }, "Stop");
+
+  const loading = (share: number) => {
+    meter.hidden = share >= 1;
+    meter.value = share;
+    if (share < 1) state.textContent = `Loading Python, ${Math.round(share * 100)} %`;
+    else if (state.textContent?.startsWith("Loading")) state.textContent = "Python is ready.";
+  };
+
+  function prepare(): Promise<void> {
+    return python.prepare(loading).catch((error: Error) => {
+      meter.hidden = true;
+      state.textContent = `Python could not be loaded: ${error.message}`;
+    });
+  }
+
+  async function working(action: () => Promise<void>): Promise<void> {
+    if (stopButton.hidden === false) return;
+    const focused = document.activeElement;
+    runButton.disabled = gradeButton.disabled = true;
+    stopButton.hidden = false;
+    if (focused === runButton || focused === gradeButton) stopButton.focus();
+    try {
+      await action();
+    } catch (error) {
+      state.textContent = (error as Error).message;
+    }
+    const wasOnStop = document.activeElement === stopButton;
+    runButton.disabled = gradeButton.disabled = false;
+    stopButton.hidden = true;
+    if (wasOnStop) (focused as HTMLElement | null)?.focus();
+  }
+
+  const run = () =>
+    working(async () => {
+      let printed = "";
+      const screen = h("pre", { class: "output", tabindex: "0" });
+      const ended = await python.task(
+        { type: "run", source: editor.text() },
+        {
+          loading,
+          started: () => {
+            state.textContent = "Running…";
+            put(output, h("p", { class: "panel-title" }, "Printed"), screen);
+          },
+          printed: (text) => {
+            printed += text;
+            screen.textContent = printed;
+          },
+        },
+      );
+      if (ended.kind === "stopped") {
+        state.textContent = stopSentence(ended, false);
+        return;
+      }
+      const { outcome, printed: all, cut } = ended.result;
+      screen.textContent = all + (cut ? "\n… and more, which is not kept" : "");
+      if (!all) put(output);
+      state.textContent =
+        outcome.kind === "loaded"
+          ? all
+            ? "It ran to its end."
+            : "It ran to its end and printed nothing."
+          : `${outcome.type}${outcome.line ? ` in line ${outcome.line}` : ""}: ${outcome.message}`;
+    });
+
+  const grade = () =>
+    working(async () => {
+      const source = editor.text();
+      const extra = ownCases(app, lesson.id);
+      const done: Record<string, any> = {};
+      let current: CaseNews | undefined;
+      const ended = await python.task(
+        { type: "grade", source, extra, skip: {} },
+        {
+          loading,
+          started: () => {
+            state.textContent = "Grading…";
+          },
+          news: (news) => {
+            current = news;
+            if (news.event === "start") state.textContent = `Grading: case ${news.number} of ${news.of}`;
+            if (news.record) done[news.id] = news.record;
+          },
+        },
+      );
+      if (ended.kind === "done") {
+        report = ended.result;
+        state.textContent = report.passed ? "Graded: passed." : `Graded: ${report.counts.passed} of ${report.counts.cases} cases passed.`;
+      } else {
+        // The sentence first; what was found until then follows.
+        const sentence = stopSentence(ended, true);
+        state.textContent = sentence;
+        put(result, h("p", { class: "banner bad" }, sentence));
+        if (ended.why === "cancelled") return;
+        report = await partial(ended, extra, done, current);
+        if (!report) return;
+      }
+      put(
+        result,
+        ended.kind === "stopped" ? h("p", { class: "banner bad" }, stopSentence(ended, true)) : null,
+        reportView(report, lab, editor),
+      );
+      await app.trying(async () => {
+        const solution = solutionShown && !(lesson.id in app.notebook.lab_passed);
+        await app.store.addAttempt({ lesson: lesson.id, code: source, report, passed: report.passed, solution_shown: solution });
+        await app.refresh();
+      });
+      showFacts();
+    });
+
+  /** A report of what was found before a case had to be stopped; made by the grader, with a function that does nothing. */
+  async function partial(
+    ended: Extract<Ended, { kind: "stopped" }>,
+    extra: unknown[],
+    done: Record<string, any>,
+    current: CaseNews | undefined,
+  ): Promise<any> {
+    const skip: Record<string, unknown> = { "*": null, ...done };
+    if (current && !done[current.id]) skip[current.id] = Number(ended.seconds.toFixed(1));
+    const again = await python.task({ type: "grade", source: "def attend(*given): return None", extra, skip });
+    return again.kind === "done" ? again.result : null;
+  }
+
+  // What follows ---------------------------------------------------------------------------------------------------------
+
+  function showFacts(): void {
+    put(facts, labFact(app, lesson.id));
+    const passed = lesson.id in app.notebook.lab_passed;
+    if (passed && !afterwards.childElementCount) put(afterwards, realHead(app, editor.text));
+    else if (!passed && !afterwards.childElementCount) {
+      put(
+        afterwards,
+        h(
+          "section",
+          { class: "lab-part waiting" },
+          h("h2", {}, "On a real head"),
+          h("p", {}, "When all cases pass, your function reads a page through a trained model’s head here."),
+        ),
+      );
+    }
+    if (passed && afterwards.querySelector(".waiting")) put(afterwards, realHead(app, editor.text));
+    solutionButton.textContent = passed ? "Compare with a solution" : "Show a solution";
+  }
+
+  const solutionPlace = h("div", {});
+  const solutionButton = h("button", { type: "button", class: "quiet" }, "Show a solution");
+  solutionButton.addEventListener("click", () =>
+    app.trying(async () => {
+      const passed = lesson.id in app.notebook.lab_passed;
+      if (!passed && !solutionShown && !(await sure())) return;
+      const { code } = await json(lab.solution!);
+      put(
+        solutionPlace,
+        h("h3", {}, "One solution among many"),
+        h("pre", { tabindex: "0", class: "solution" }, h("code", {}, code)),
+      );
+      if (!passed && !solutionShown) {
+        solutionShown = true;
+        await app.store.addAttempt({
+          lesson: lesson.id,
+          code: editor.text(),
+          report: null,
+          passed: false,
+          solution_shown: true,
+        });
+        await app.refresh();
+      }
+    }),
+  );
+
+  /** Asks in the page, so that it works without the browser's own dialog. */
+  function sure(): Promise<boolean> {
+    return new Promise((resolve) => {
+      const answer = (yes: boolean) => () => {
+        put(solutionPlace);
+        resolve(yes);
+        solutionButton.focus();
+      };
+      const yes = h("button", { type: "button", class: "solid", onclick: answer(true) }, "Show it");
+      put(
+        solutionPlace,
+        h("p", {}, "Your notebook will say that you have seen a solution before you passed. Show it?"),
+        h("div", { class: "buttons" }, yes, h("button", { type: "button", class: "quiet", onclick: answer(false) }, "Not yet")),
+      );
+      yes.focus();
+    });
+  }
+
+  const submit = h("button", { type: "button", class: "quiet" }, "Download submission");
+  submit.addEventListener("click", () =>
+    download(
+      `${lesson.id}-submission.json`,
+      "application/json",
+      JSON.stringify({ schema: "qkv-lab-submission/1", lesson: lesson.id, code: editor.text(), report }, null, 1),
+    ),
+  );
+  const over = h("button", { type: "button", class: "quiet" }, "Start over");
+  over.addEventListener("click", () => {
+    editor.set(lab.starter);
+    app.say("The editor holds the first text again; Ctrl+Z in the editor brings yours back.");
+  });
+
+  const element = h(
+    "div",
+    { class: "page lab" },
+    h(
+      "header",
+      { class: "lab-head" },
+      h("p", { class: "kicker" }, h("a", { href: `#/lesson/${lesson.id}` }, lesson.title)),
+      h("h1", { tabindex: "-1" }, "Lab: write attend"),
+      h(
+        "p",
+        { class: "lab-task" },
+        "Write attend(query, keys, values, allowed) in plain Python. It returns weights and context; for an input that has " +
+          "no answer it raises ValueError, and TypeError where a type is wrong. It runs in this page and nowhere else.",
+      ),
+      facts,
+    ),
+    h(
+      "div",
+      { class: "lab-desk" },
+      h(
+        "div",
+        { class: "lab-left" },
+        editor.element,
+        leaveHint,
+        h("div", { class: "buttons lab-buttons" }, gradeButton, runButton, stopButton, h("span", { class: "spring" }), saved),
+        meter,
+        state,
+        choice,
+        output,
+      ),
+      h(
+        "div",
+        { class: "lab-right" },
+        h("h2", { class: "unseen" }, "Result"),
+        result,
+        h(
+          "div",
+          { class: "buttons lab-more" },
+          lab.solution ? solutionButton : null,
+          submit,
+          over,
+        ),
+        solutionPlace,
+      ),
+    ),
+    afterwards,
+    failureForm(app, lesson, editor.text),
+  );
+  put(
+    result,
+    h(
+      "div",
+      { class: "empty-result" },
+      h("p", {}, "Nothing graded yet. Grade runs your function on normal cases first, then on every clause of the contract."),
+      h("p", { class: "hint" }, "A failure shows the smallest input that breaks it, both answers, the clause, and a likely cause."),
+    ),
+  );
+  showFacts();
+  return {
+    title: "Lab",
+    element,
+    refreshed: () => {
+      const newer = app.notebook.drafts.find((one) => one.lesson === lesson.id);
+      if (newer && autosave.offer(newer.code, newer.revision)) editor.set(newer.code);
+      showFacts();
+    },
+    left: () => {
+      autosave.close();
+      python.cancel();
+    },
+  };
+}
