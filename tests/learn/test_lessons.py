@@ -301,7 +301,7 @@ def test_formulas_are_mathml(name):
     [
         ("## No id\n", "made.md:8: '## No id' must be a title and an id"),
         ("## A {#a}\n## B {#a}\n", "made.md:9: there are two sections 'a'"),
-        ("## A {#a}\n\nText\nmore {{ nothing }}.\n", "made.md:10: 'nothing': there is no nothing"),
+        ("## A {#a}\n\nText\nmore {{ nothing }}.\n", "made.md:11: 'nothing': there is no nothing"),
         ("## A {#a}\n:::note\nfor ever\n", "made.md:9: :::note is never closed"),
         ("## A {#a}\n:::video x\n:::\n", "made.md:9: there is no directive :::video"),
         ("## A {#a}\n:::note\n:::\n:::note\n:::\n", "made.md:11: :::note stands once in a section"),
