@@ -41,7 +41,7 @@ template <class T> QKV_INLINE Vec<T> weigh(T *score, int64_t step, int64_t begin
   Vec<T> strand[4] = {};
   int64_t j = begin;
   const auto one = [&](int which) {
-    const Vec<T> weight = exponential(load(score + j * step) - base);
+    const Vec<T> weight = exponential<T>(load(score + j * step) - base);
     store(score + j * step, weight);
     strand[which] = strand[which] + weight;
     ++j;
@@ -98,7 +98,7 @@ template <class T, int N> void visit(Work<T> &w, const Panel &p) {
     T *max = w.max + p.lane + v * width, *sum = w.sum + p.lane + v * width;
     const Vec<T> before = load(max), after = larger<T>(before, top[v]);
     const Vec<T> base = after == all<T>(-Real<T>::infinity) ? Vec<T>{} : after;
-    const Vec<T> shrink = exponential(before - base);
+    const Vec<T> shrink = exponential<T>(before - base);
     store(max, after);
     store(alpha + v * width, shrink);
     const Vec<T> added = weigh<T>(w.score + v * width, W, p.begin, p.end, base);

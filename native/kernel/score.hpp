@@ -5,15 +5,11 @@
 
 namespace {
 
-QKV_INLINE float tanh1(float x) { return __builtin_tanhf(x); }
-QKV_INLINE double tanh1(double x) { return __builtin_tanh(x); }
-
 // c tanh(s / c). Where s / c is so small that tanh(x) = x to the last bit the score itself is the answer: s / c may
 // be subnormal there.
-template <class T> QKV_INLINE T softcap1(T s, T c) {
-  const T small = sizeof(T) == 8 ? T(0x1p-28) : T(0x1p-14);
-  if ((s < 0 ? -s : s) < c * small) return s;
-  return c * tanh1(s / c);
+template <class T> QKV_INLINE Vec<T> soften(Vec<T> s, Vec<T> c) {
+  const Vec<T> small = c * all<T>(sizeof(T) == 8 ? T(0x1p-28) : T(0x1p-14));
+  return select<T>(magnitude<T>(s) < small, s, c * tangent<T>(s / c));
 }
 
 // A softcap beyond the compute type's normal numbers acts like the nearest of them.
@@ -25,7 +21,8 @@ template <class T> QKV_INLINE T usable_softcap(double c) {
 
 template <class T, int N> void apply_softcap(Work<T> &w, const Panel &p) {
   constexpr int W = N * Real<T>::width;
-  for (int64_t at = p.begin * W; at < p.end * W; ++at) w.score[at] = softcap1(w.score[at], w.softcap);
+  const Vec<T> c = all<T>(w.softcap);
+  for (int64_t at = p.begin * W; at < p.end * W; at += Real<T>::width) store(w.score + at, soften<T>(load(w.score + at), c));
 }
 
 // s = fma(-slope, |position - j|, s); the distance is rounded once.
@@ -113,7 +110,7 @@ template <class T> T score_of_pair(const Work<T> &w, const Panel &p, int index, 
   T s = 0;
   for (int64_t d = 0; d < call->D; ++d)
     s = fma1(query[d * W], read_element<T>(call->key.dtype, key + d * call->key.stride[2]), s);
-  if (call->softcap > 0) s = softcap1(s, w.softcap);
+  if (call->softcap > 0) s = soften<T>(all<T>(s), all<T>(w.softcap))[0];
   if (call->slopes) {
     const int64_t distance = lane.position - j;
     s = fma1(lane.slope, T(distance < 0 ? -distance : distance), s);

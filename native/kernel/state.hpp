@@ -74,7 +74,7 @@ template <class T> void merge_state(T *max_a, T *sum_a, T *mix_a, const T *max_b
   for (int64_t i = 0; i < lanes; i += width) {
     const Vec<T> ma = load(max_a + i), mb = load(max_b + i);
     const Vec<T> m = larger<T>(ma, mb), base = m == none ? Vec<T>{} : m;
-    const Vec<T> wa = load(sum_a + i) * exponential(ma - base), wb = load(sum_b + i) * exponential(mb - base);
+    const Vec<T> wa = load(sum_a + i) * exponential<T>(ma - base), wb = load(sum_b + i) * exponential<T>(mb - base);
     const Vec<T> l = wa + wb, by = l == Vec<T>{} ? all<T>(1) : l, fa = wa / by, fb = wb / by;
     store(max_a + i, m), store(sum_a + i, l);
     for (int64_t e = 0; e < E; ++e) {
