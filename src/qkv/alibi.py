@@ -43,7 +43,7 @@ def alibi(slopes: Any, *, align: Align = None) -> Alibi:
     >>> qkv.alibi(2.0 ** -np.arange(1, 9))
     alibi(<8 slopes>)
     """
-    array = to_numpy(slopes, "alibi: slopes", scalars=True)
+    array = to_numpy(slopes, "slopes", scalars=True)
     if array.dtype == np.bool_ or not (
         np.issubdtype(array.dtype, np.floating) or np.issubdtype(array.dtype, np.integer)
     ):

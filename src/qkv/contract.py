@@ -313,11 +313,12 @@ def _bias(bias: Any, heads: int, dtype: str) -> tuple[Array | None, Floats64 | N
         raise DTypeError(
             f"bias must be an array that broadcasts to (B…, H, L, S), but {bias!r} came; a constant changes nothing, so drop it"
         )
-    kind = _float_name(bias)
+    kind = str(getattr(bias, "dtype", "")).removeprefix("torch.")
     if kind == dtype == "bfloat16":
         array, _, _ = take(bias, "bias")
         return array, None, []
     array = to_numpy(bias, "bias")
+    kind = kind or array.dtype.name  # what speaks DLPack alone has no dtype to ask for
     if array.dtype == np.bool_:
         raise DTypeError(
             "bias must be floating, to be added to the scores, but is boolean; pass it as mask= (True = may read)"
@@ -328,10 +329,6 @@ def _bias(bias: Any, heads: int, dtype: str) -> tuple[Array | None, Floats64 | N
             "write bias.astype(np.float32)"
         )
     return array, None, []
-
-
-def _float_name(x: Any) -> str:
-    return str(getattr(x, "dtype", type(x).__name__)).removeprefix("torch.")
 
 
 #: The origin of rows that count their keys from key 0.
@@ -380,6 +377,8 @@ def _number(name: str, value: Any) -> float:
         raise DTypeError(f"{name} must be one number, but an array of shape {tuple(value.shape)} came; pass a float")
     if isinstance(value, (bool, np.bool_, str, bytes, complex)):
         raise DTypeError(f"{name} must be one number, but {value!r} came; pass a float")
+    if hasattr(value, "ndim") and not isinstance(value, (np.generic, np.ndarray)):
+        value = to_numpy(value, name)  # refuses what a float() would detach or trace
     try:
         return float(value)
     except (TypeError, ValueError, RuntimeError):

@@ -6,6 +6,7 @@ What cannot be taken faithfully is refused, never converted in silence.
 
 from __future__ import annotations
 
+import importlib
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -59,7 +60,13 @@ class Kind:
                 array = array.view(jax.numpy.bfloat16)
             elif array.dtype == np.int64 and not jax.config.jax_enable_x64:
                 array = array.astype(np.int32)
-            return jax.numpy.asarray(array)
+            cpu = jax.local_devices(backend="cpu")[0]
+            if array.dtype == np.float64 and not jax.config.jax_enable_x64:
+                # JAX's mode would make a float32 array of it, but the caller's are float64 (F1).
+                home = jax if hasattr(jax, "enable_x64") else importlib.import_module("jax.experimental")
+                with home.enable_x64(True):
+                    return jax.device_put(array, cpu)
+            return jax.device_put(array, cpu)
         return sys.modules[self.name].from_dlpack(array)
 
 
@@ -147,6 +154,10 @@ def _torch_view(x: Any, name: str, torch: Any) -> Array:
     if x.requires_grad and torch.is_grad_enabled():
         raise UnsupportedError(
             f"{name} requires grad, and this engine would drop its gradient; pass {name}.detach(), or call inside torch.no_grad(), if you need none"
+        )
+    if torch.autograd.forward_ad.unpack_dual(x).tangent is not None:
+        raise UnsupportedError(
+            f"{name} carries a tangent of forward-mode differentiation, which this engine would drop; pass its primal if you need none"
         )
     if x.device.type != "cpu":
         way = "a tensor that has numbers" if x.device.type == "meta" else f"{name}.cpu()"
