@@ -132,6 +132,16 @@ def fake_tensor(torch: Any) -> Any:
         return torch.zeros(2, 4)
 
 
+def a_dual_tensor() -> Any:
+    import torch
+    from torch.autograd import forward_ad
+
+    x = torch.zeros(2, 4)
+    with forward_ad.dual_level():
+        # What make_dual does, without the decompositions that it loads.
+        return attend(torch._VF._make_dual(x, x, level=0), x, x)
+
+
 def jax_on_a_device() -> Any:
     """No other device is here, so the array only says that it is on one."""
     import jax
@@ -287,6 +297,14 @@ CASES = [
             "inside torch.no_grad(), if you need none"
         ),
         torch_call(lambda torch: torch.zeros(2, 4, requires_grad=True)),
+        needs="torch",
+    ),
+    Case(
+        "tangent",
+        qkv.UnsupportedError,
+        "query carries a tangent of forward-mode differentiation, which this engine would drop; pass its primal "
+        "if you need none",
+        a_dual_tensor,
         needs="torch",
     ),
     Case(
