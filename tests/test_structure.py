@@ -34,9 +34,10 @@ LAYERS = {
     "behind the door": ("diagnose", "questions", "bounds"),
     "front door": ("attention", "partial", "explain", "info"),
     "rooms": ("multihead", "trace", "headview"),
+    "public names": ("",),
     "big rooms": ("learn", "audit"),
     "command line": ("cli",),
-    "names": ("", "__main__"),
+    "python -m qkv": ("__main__",),
 }
 
 #: Rooms that are folders: they bring packages of their own extra, draw cases by chance, and hold wrong formulas on
