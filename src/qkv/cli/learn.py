@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from . import learn_site
+from . import learn_lab, learn_site
 
 __all__ = ["add_command"]
 
@@ -20,4 +20,6 @@ def add_command(commands: Any) -> None:
     )
     learn_site.add_serve(parser)
     actions = parser.add_subparsers(dest="action", metavar="action", parser_class=type(parser))
+    learn_lab.add_check(actions)
+    learn_lab.add_grade(actions)
     learn_site.add_export(actions)

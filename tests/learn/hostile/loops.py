@@ -1,0 +1,3 @@
+def attend(query, keys, values, allowed):
+    while True:
+        pass

@@ -1,0 +1,5 @@
+import time
+
+
+def attend(query, keys, values, allowed):
+    time.sleep(3600)

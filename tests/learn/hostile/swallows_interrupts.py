@@ -1,0 +1,9 @@
+import time
+
+
+def attend(query, keys, values, allowed):
+    while True:
+        try:
+            time.sleep(3600)
+        except BaseException:
+            pass
