@@ -121,23 +121,21 @@ class Cache:
             raise ShapeError(
                 f"key and value must have shapes (B…, G, T, D) and (B…, G, T, E), but have {k.shape} and {v.shape}; give each key one value"
             )
-        if self._key is None or self._value is None:
-            self._start(k, v, dtype, kind)
-        assert self._key is not None
-        assert self._value is not None
         for name, new, held in (("key", k, self._key), ("value", v, self._value)):
-            if new.shape[:-2] != held.shape[:-2] or new.shape[-1] != held.shape[-1]:
+            if held is not None and (new.shape[:-2] != held.shape[:-2] or new.shape[-1] != held.shape[-1]):
                 raise ShapeError(
                     f"{name} must fit the cache, (B…, G, T, width) = ({', '.join(map(str, held.shape[:-2]))}, T, {held.shape[-1]}), "
                     f"but has shape {new.shape}; "
                     "start a new Cache for other sizes"
                 )
-        if dtype != self._dtype:
+        if self._key is not None and dtype != self._dtype:
             raise DTypeError(
                 f"key and value must have the cache's dtype {self._dtype}, but have {dtype}; convert them first"
             )
         new_tokens = int(k.shape[-2])
-        counts = self._counts("lengths", lengths, new_tokens, new_tokens)
+        counts = self._counts("lengths", lengths, k.shape[:-3], new_tokens, new_tokens)
+        if self._key is None:
+            self._start(k, v, dtype, kind)
         self._grow(int((self._lengths + counts).max()) if counts.size else 0)
         self._write(k, v, counts)
         self._before, self._lengths, self._appended = self._lengths, self._lengths + counts, new_tokens
@@ -145,7 +143,7 @@ class Cache:
 
     def trim(self, lengths: Any) -> Cache:
         """Forget the newest keys: afterwards sequence b has `lengths[b]` keys (an int trims all alike); returns the cache."""
-        wanted = self._counts("lengths", lengths, None, None)
+        wanted = self._counts("lengths", lengths, self._lengths.shape, None, None)
         if (wanted > self._lengths).any():
             raise ArgumentError(
                 f"lengths must not be longer than what is held, but {int(wanted.max())} came for {len(self)} keys; append adds keys"
@@ -185,15 +183,15 @@ class Cache:
         self._lengths = np.zeros(k.shape[:-3], np.int64)
         self._before = self._lengths
 
-    def _counts(self, name: str, lengths: Any, default: int | None, most: int | None) -> Ints:
+    def _counts(self, name: str, lengths: Any, batch: tuple[int, ...], default: int | None, most: int | None) -> Ints:
         if lengths is None and default is not None:
-            return np.full(self._lengths.shape, default, np.int64)
+            return np.full(batch, default, np.int64)
         counts = to_numpy(lengths, name, scalars=True)
         if counts.dtype == np.bool_ or not np.issubdtype(counts.dtype, np.integer):
             raise DTypeError(f"{name} must be whole numbers, but has dtype {counts.dtype}; write .astype(int)")
-        if counts.ndim and counts.shape != self._lengths.shape:
+        if counts.ndim and counts.shape != batch:
             raise ShapeError(
-                f"{name} must be one number or one per sequence, shape (B…) = {self._lengths.shape}, but has shape {counts.shape}; "
+                f"{name} must be one number or one per sequence, shape (B…) = {batch}, but has shape {counts.shape}; "
                 "reshape it to the batch axes"
             )
         if counts.size and (int(counts.min()) < 0 or (most is not None and int(counts.max()) > most)):
@@ -205,7 +203,7 @@ class Cache:
                     else "it says how many keys stay"
                 )
             )
-        return np.broadcast_to(counts, self._lengths.shape).astype(np.int64)
+        return np.broadcast_to(counts, batch).astype(np.int64)
 
     def _grow(self, needed: int) -> None:
         assert self._key is not None
