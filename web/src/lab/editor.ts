@@ -9,7 +9,7 @@ import { drawSelection, EditorView, highlightActiveLine, keymap, lineNumbers } f
 import { tags } from "@lezer/highlight";
 
 const LOOK = EditorView.theme({
-  "&": { fontSize: "0.92rem", backgroundColor: "var(--raised)", color: "var(--ink)", height: "100%" },
+  "&": { fontSize: "0.9rem", backgroundColor: "var(--raised)", color: "var(--ink)", height: "100%" },
   "&.cm-focused": { outline: "3px solid var(--accent)", outlineOffset: "1px" },
   ".cm-scroller": { fontFamily: "var(--mono)", lineHeight: "1.55", overflow: "auto" },
   ".cm-content": { caretColor: "var(--ink)", padding: "0.8rem 0" },

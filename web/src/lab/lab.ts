@@ -103,6 +103,7 @@ export function labView(app: App, lesson: Lesson): View {
   async function working(action: () => Promise<void>): Promise<void> {
     if (stopButton.hidden === false) return;
     const focused = document.activeElement;
+    state.textContent = "Python is being started…";
     runButton.disabled = gradeButton.disabled = true;
     stopButton.hidden = false;
     if (focused === runButton || focused === gradeButton) stopButton.focus();
@@ -162,6 +163,7 @@ export function labView(app: App, lesson: Lesson): View {
           loading,
           started: () => {
             state.textContent = "Grading…";
+            put(result, h("div", { class: "empty-result" }, h("p", {}, "Grading…")));
           },
           news: (news) => {
             current = news;

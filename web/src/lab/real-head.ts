@@ -132,9 +132,8 @@ function rowView(head: Head, row: HeadRow, result: Result | null): HTMLElement {
   const share = shares(weights, head.values.slice(0, row.allowed_count), row.output);
   const order = weights.map((_, j) => j).sort((a, b) => weights[b] - weights[a] || a - b);
   const heaviest = weights[order[0]] || 1;
-  const start = Math.max(0, row.query_index - 110);
-  const text = h("p", { class: "head-text", "aria-hidden": "true" }, start > 0 ? "… " : null);
-  for (let i = start; i <= row.query_index; i++) {
+  const text = h("p", { class: "head-text", "aria-hidden": "true" });
+  for (let i = 0; i <= row.query_index; i++) {
     const token = h("span", { class: i === row.query_index ? "token asks" : "token", title: `token ${i}: ${number(weights[i])}` });
     token.textContent = head.tokens[i].replace(/\n+/g, " ↵ ");
     token.style.setProperty("--weight", String(Math.round((100 * weights[i]) / heaviest)));

@@ -26,6 +26,7 @@ export function reportView(report: any, lab: Lab, editor: Editor): HTMLElement {
     { class: report.passed ? "banner good" : "banner bad" },
     h("b", {}, report.passed ? "Passed." : "Not passed yet."),
     ` ${passed} of ${of} cases.`,
+    report.passed ? " Your function can now read a page through a trained head, below." : "",
   );
   return h("div", { class: "report" }, head, first ? failureView(first, lab, editor) : null, caseList(cases));
 }

@@ -9,12 +9,15 @@ def attend(query, keys, values, allowed):
     values   S vectors of E numbers
     allowed  S booleans, True where the key may be read
 
-    Returns (weights, context): S numbers that add up to 1, exactly 0.0 where a
-    key is not allowed, and the weighted sum of the values, E numbers.
-    Raises ValueError for an input that has no answer, TypeError for a wrong type.
+    Returns (weights, context): S numbers that add up to 1,
+    exactly 0.0 where a key is not allowed, and the weighted
+    sum of the values, E numbers. What has no answer raises
+    ValueError, and a wrong type TypeError.
     """
     ...
 
 
-# "Run" runs this file and shows what it prints. "Grade" tests attend alone.
-print(attend([sqrt(2), 0.0], [[1.0, 0.0], [0.0, 1.0]], [[10.0, 0.0], [0.0, 20.0]], [True, True]))
+# Run shows what this file prints. Grade tests attend alone.
+keys = [[1.0, 0.0], [0.0, 1.0]]
+values = [[10.0, 0.0], [0.0, 20.0]]
+print(attend([sqrt(2), 0.0], keys, values, [True, True]))
