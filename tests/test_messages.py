@@ -1203,7 +1203,7 @@ CASES = [
         "merge-shape",
         qkv.ShapeError,
         (
-            "states must be of the same query rows, but have (B…, H, L, E) = (1, 2, 4) and (1, 1, 4); call "
+            "states must be of the same query rows, but their mixtures have shapes (2, 4) and (1, 4); call "
             "partial with the same query for every part"
         ),
         lambda: state().merge(partial(zeros(1, 4), zeros(3, 4), zeros(3, 4))),

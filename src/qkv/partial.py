@@ -78,7 +78,7 @@ class State:
                 )
             if other._rows.mix.shape != self._rows.mix.shape or other._problem.batch != self._problem.batch:
                 raise ShapeError(
-                    f"states must be of the same query rows, but have (B…, H, L, E) = {self.mix.shape} and {other.mix.shape}; "
+                    f"states must be of the same query rows, but their mixtures have shapes {self.mix.shape} and {other.mix.shape}; "
                     "call partial with the same query for every part"
                 )
             if other._problem.dtype != self._problem.dtype:
@@ -118,11 +118,13 @@ class State:
         given = narrow(output, p.dtype.name).reshape(*p.batch, *output.shape[1:])
         return Finished(
             kind.wrap(np.ascontiguousarray(layout.restored(given, trailing=1)), p.dtype.name),
-            kind.wrap(np.ascontiguousarray(layout.restored(self._shaped(lse), trailing=0))),
+            kind.wrap(np.ascontiguousarray(self._shaped(lse))),
         )
 
     def _shaped(self, array: Array) -> Array:
-        return array.reshape(*self._problem.batch, *array.shape[1:])
+        """(N, H, L, …) as (B…, H, L, …); two axes have no head axis here either (A1)."""
+        p = self._problem
+        return array[0, 0] if p.layout.axes == 2 else array.reshape(*p.batch, *array.shape[1:])
 
 
 def partial(
