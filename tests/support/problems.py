@@ -114,7 +114,7 @@ def numbers(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, magnit
         # Products of query and key come to the edge of what scores are computed in, on either side of it.
         if role == "value":
             return out * (kind.largest / 4)
-        return out * min(float(np.sqrt(edge)) / 4, kind.largest / 4)
+        return out * min(float(np.sqrt(edge)) * rng.choice([0.25, 1.0, 4.0]), kind.largest / 4)
     if magnitude == "subnormal":
         return out * kind.smallest * 64
     if magnitude == "values at the edge" and role == "value":
