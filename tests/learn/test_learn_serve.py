@@ -93,6 +93,11 @@ def test_a_port_is_a_number(capsys, assets, port):
     assert "a port is a whole number from 0 to 65535" in refused(capsys, f"--port={port}")
 
 
+@pytest.mark.parametrize("host", ["https://hub.example.org", "hub/x", "", "*"])
+def test_a_host_is_a_name(capsys, assets, host):
+    assert "a host is a name such as hub.example.org" in refused(capsys, f"--allow-host={host}")
+
+
 @pytest.mark.parametrize(
     ("module", "package"), [("starlette", "starlette"), ("uvicorn", "uvicorn"), ("markdown_it", "markdown-it")]
 )

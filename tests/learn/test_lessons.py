@@ -123,6 +123,13 @@ def test_no_number_with_decimals_is_typed_into_a_lesson():
         assert re.findall(r"\d\.\d+", text) == [], file.name
 
 
+def test_diagonal_the_lesson_says_that_a_position_reads_itself():
+    """diagonal (pytorch/tutorials#2250): in words, and in every computed row."""
+    sections = {section.id: section.html for section in lessons(CONTENT)[0].sections}
+    assert "Is the diagonal masked? No" in " ".join(Shape(sections["masks"]).text.split())
+    assert all(row[at] for at, row in enumerate(compute("causal(5)", {})))
+
+
 # Numbers --------------------------------------------------------------------------------------------------------------
 
 WORKED = qkv.trace([2**0.5, 0], [[1, 0], [0, 1]], [[10, 0], [0, 20]])

@@ -193,7 +193,8 @@ def test_search(browser):
     assert browser.ask("GET", "/api/search") == []
 
 
-def test_export_wipe_import(browser, place):
+def test_lost_notes_export_wipe_import(browser, place):
+    """lost-notes (mdn/content#8510): notes are in a file of the learner's, and come back from what was exported."""
     browser.ask("PUT", "/api/notes/sample/first", {"text": "mine 😀", "base_revision": 0})
     browser.ask("PUT", "/api/bookmarks/sample/rest", {"on": True})
     _, headers, text = browser.call("GET", "/api/export?format=json")
@@ -276,7 +277,8 @@ def test_a_body_has_to_be_json(browser):
 def test_a_body_that_is_too_large_is_refused(browser, monkeypatch):
     large = b'{"text": "' + b"x" * server.SAVE_LIMIT + b'", "base_revision": 0}'
     assert "4 MB" in browser.refused(413, "PUT", NOTE, large)
-    # Also where the length is not said beforehand.
+    # Before any of it came, where the length is said; and where it is not.
+    assert "4 MB" in browser.refused(413, "PUT", NOTE, Content_Type="application/json", Content_Length=str(10**12))
     chunks = b"%x\r\n%s\r\n0\r\n\r\n" % (len(large), large)
     browser.refused(413, "PUT", NOTE, chunks, Content_Length=None, Transfer_Encoding="chunked")
     assert browser.ask("GET", "/api/notebook")["notes"] == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import re
 import secrets
 import sys
 from pathlib import Path
@@ -26,6 +27,7 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=Path, metavar="FILE", help="your notebook (default: where your data is kept)")
     parser.add_argument(
         "--allow-host",
+        type=_host,
         action="append",
         default=[],
         metavar="NAME",
@@ -64,7 +66,7 @@ def run_serve(arguments: argparse.Namespace) -> int:
 
     assets = assets_folder()
     built = lessons()
-    path = (arguments.data if arguments.data is not None else default_path()).absolute()
+    path = (arguments.data if arguments.data is not None else default_path()).expanduser().absolute()
     if arguments.set_aside:
         _set_aside(path, arguments.json)
     listener = listen(arguments.port)
@@ -135,6 +137,12 @@ def _port(text: str) -> int:
     if not text.strip().isdecimal() or int(text) > 65535:
         raise argparse.ArgumentTypeError(f"a port is a whole number from 0 to 65535, but {text!r} came")
     return int(text)
+
+
+def _host(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9.-]+(:\d+)?", text):
+        raise argparse.ArgumentTypeError(f"a host is a name such as hub.example.org, but {text!r} came")
+    return text
 
 
 def _short(path: Path) -> str:
