@@ -201,6 +201,13 @@ def test_trim_forgets_the_newest():
     assert read(cache, L=2) == [[1.5, 3], [1.5, 3]]
 
 
+def test_b6_after_a_trim_the_queries_are_the_newest_rows():
+    """Also where there are as many as were appended last: some of those are gone."""
+    cache = counted(3).append(zeros(1, 1, 2, 2), np.array([[[[4], [5]]]], np.float32))
+    assert read(cache, L=2) == [[2.5, 3]]
+    assert read(cache.trim(4), L=2) == [[2, 2.5]]
+
+
 def test_trim_to_nothing():
     cache = counted(3).trim(0)
     assert len(cache) == 0

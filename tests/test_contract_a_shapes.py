@@ -7,7 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from qkv import DTypeError, EmptyRowError, ShapeError, attend, attention, causal, keys
+from qkv import DTypeError, EmptyRowError, ShapeError, attend, attention, bounds, causal, keys
 from qkv.errors import ArgumentError
 from support.arrays import DTYPES, numpy_dtype, restride, same_bits
 from support.tiny import counting, zeros
@@ -111,6 +111,17 @@ def test_a2_neighbouring_query_heads_share_a_key_head(H, G, reads):
 def test_a2_the_key_head_is_chosen_the_same_way():
     key = np.arange(2, dtype=np.float32)[:, None, None]
     assert attention(np.ones((6, 1, 1), np.float32), key, zeros(2, 1, 1)).lse.ravel().tolist() == [0, 0, 0, 1, 1, 1]
+
+
+@pytest.mark.parametrize(("H", "G"), [(6, 2), (4, 1), (9, 3)])
+def test_a2_grouped_heads_are_those_of_repeated_keys(H, G):
+    q, k, v = random(2, H, 5, 8), random(2, G, 7, 8), random(2, G, 7, 3)
+    a = attention(q, k, v, sink=np.arange(H, dtype=np.float32))
+    repeated = attention(q, *(np.repeat(x, H // G, axis=1) for x in (k, v)), sink=np.arange(H, dtype=np.float32))
+    limit = bounds.bound(q, k, v, "float32", sink=np.arange(H, dtype=np.float32))
+    for one in (a, repeated):
+        assert (abs(one.output - limit.answer.output) <= limit.output).all()
+        assert (abs(one.lse - limit.answer.lse) <= limit.lse).all()
 
 
 @pytest.mark.parametrize(("H", "G"), [(3, 2), (1, 2), (2, 4)])
