@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 
+# Before NumPy is loaded: on small matrices BLAS threads that wait by spinning cost far more than they give.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import pytest
 from hypothesis import HealthCheck, settings
 
