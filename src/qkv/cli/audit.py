@@ -1,0 +1,274 @@
+"""`qkv audit`: hold attention kernels against the contract."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from qkv.errors import ArgumentError
+
+from . import draw
+
+if TYPE_CHECKING:
+    from qkv.audit.report import Report
+    from qkv.audit.targets import Target
+
+__all__ = ["add_command"]
+
+_EPILOG = """\
+examples:
+  qkv audit torch-sdpa
+  qkv audit --all --profile edges
+  qkv audit mypkg.kernels:attention --accepts mask=attn_mask,causal,gqa
+  qkv audit kernel.py:attention --arrays torch --dtype bfloat16 --head-dims 64,128
+  qkv audit torch-sdpa --case B6-long --seed 3
+
+A kernel is a function of (query, key, value) with axes (B, H, L, D), and of what
+it accepts. Exit code 1: a clause of the profile is broken, or a kernel crashes.
+"""
+
+
+def add_command(commands: Any) -> None:
+    """Add `audit` to the subparsers of `qkv`."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "audit",
+        help="hold attention kernels against the contract",
+        description="Say of an attention kernel which clauses it keeps, which other convention it follows, and where it is wrong.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("target", nargs="*", help="a kernel known by name, module:function, or file.py:function")
+    parser.add_argument("--all", action="store_true", help="every kernel known by name whose library is installed")
+    parser.add_argument("--slow", action="store_true", help="with --all: those that compile for minutes, too")
+    parser.add_argument("--list", action="store_true", help="list kernels known by name, cases, and features")
+    own = parser.add_argument_group("your own kernel")
+    own.add_argument("--accepts", metavar="WORDS", default="", help="what it takes: mask,causal,gqa=enable_gqa, …")
+    own.add_argument("--arrays", choices=("numpy", "torch", "jax"), default="numpy", help="arrays it takes")
+    own.add_argument("--layout", choices=("bhld", "blhd"), default="bhld", help="order of its axes")
+    own.add_argument("--dtype", metavar="TYPES", help="float types, such as bfloat16,float32; of known kernels: only these")
+    own.add_argument("--device", default="cpu", help="where its arrays are (torch)")
+    own.add_argument("--head-dims", metavar="N,…", help="head widths it is made for (default: any)")
+    own.add_argument("--lengths", metavar="multiple:N", help="what lengths must divide by; multiple:N,M for queries, keys")
+    own.add_argument("--longest", metavar="N", type=int, help="most keys of a case")
+    own.add_argument("--arithmetic", metavar="WORDS", help="p-rounded, stepwise, tf32, stale-max: what bounds allow for")
+    own.add_argument("--true-drops", action="store_true", help="its masks are documented to mean: True is dropped")
+    own.add_argument("--contiguous", action="store_true", help="its arrays must be contiguous")
+    own.add_argument("--seconds", metavar="N", type=float, help="limit of one call (default: 20)")
+    own.add_argument("--memory", metavar="GIB", type=float, help="limit of one call (default: 4)")
+    what = parser.add_argument_group("what is asked")
+    what.add_argument("--profile", choices=("core", "edges", "strict", "generated"), default="strict", help="what counts")
+    what.add_argument("--clause", metavar="B6,…", default="", help="only cases of these clauses")
+    what.add_argument("--case", metavar="ID", default="", help="only this case")
+    what.add_argument("--seed", metavar="N", type=int, help="only this seed")
+    what.add_argument("--deep", action="store_true", help="every length 1…70 and around powers of two")
+    what.add_argument("--in-process", action="store_true", help="without a child process: quicker, a crash ends all")
+    parser.add_argument("--json", action="store_true", help="print the reports as JSON")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Audit, and show what was found; also what was found when it is interrupted."""
+    from qkv.audit.report import Report
+    from qkv.audit.run import Choice, chosen
+    from qkv.audit.targets import audit
+
+    if arguments.list:
+        return _list(arguments.json)
+    targets = _targets(arguments)
+    dtypes = tuple(w.strip() for w in (arguments.dtype or "").split(",") if w.strip())
+    clauses = tuple(w.strip().upper() for w in arguments.clause.split(",") if w.strip())
+    _check_clauses(clauses)
+    choice = Choice(arguments.profile, clauses, arguments.case, arguments.seed, dtypes=dtypes, deep=arguments.deep)
+    count = len(chosen(choice))
+    reports: list[Report] = []
+    interrupted = False
+    with draw.progress("audit", count * len(targets), show=not arguments.json) as step:
+        try:
+            for target in targets:
+                report = Report(target.name, choice.profile)
+                reports.append(report)
+                audit(target, choice, isolate=not arguments.in_process, told=_then(step), into=report)
+        except KeyboardInterrupt:
+            interrupted = True
+    if arguments.json:
+        draw.write_json({"interrupted": interrupted, "reports": [r.to_dict() for r in reports]})
+    else:
+        _show(reports, interrupted, one_case=bool(arguments.case))
+    if interrupted:
+        return 130
+    alone = len(reports) == 1
+    # Of many, an absent library is one line; alone, it is all there is.
+    if alone and reports[0].absent:
+        raise ArgumentError(f"{reports[0].name} cannot be audited: {reports[0].absent}")
+    return 0 if all(r.ok or r.absent for r in reports) else 1
+
+
+def _then(step: Callable[[], None]) -> Callable[[Any], None]:
+    return lambda row: step()
+
+
+def _check_clauses(clauses: tuple[str, ...]) -> None:
+    from qkv.audit.cases import CLAUSES
+
+    for clause in clauses:
+        if clause not in CLAUSES:
+            raise ArgumentError(f"--clause must be among {', '.join(CLAUSES)}, but {clause!r} came")
+
+
+def _targets(arguments: argparse.Namespace) -> list[Target]:
+    from qkv.audit import adapters
+    from qkv.audit.targets import target_of
+
+    if arguments.all == bool(arguments.target):
+        raise ArgumentError("name a kernel, or pass --all; qkv audit --list shows those known by name")
+    if arguments.all:
+        names = [n for n, a in adapters.ADAPTERS.items() if arguments.slow or not a.slow]
+        return [target_of(name) for name in names]
+    return [_own(name, arguments) for name in arguments.target]
+
+
+def _own(name: str, arguments: argparse.Namespace) -> Target:
+    from qkv.audit import adapters
+    from qkv.audit.targets import target_of
+
+    if adapters.canonical(name):
+        if arguments.accepts:
+            raise ArgumentError(f"--accepts is for your own kernel; {name} is known, and declares what it takes")
+        return target_of(name)
+    if ":" not in name:
+        raise ArgumentError(
+            f"there is no kernel {name!r}; known are {', '.join(adapters.ADAPTERS)}, your own is module:function or file.py:function"
+        )
+    fields: dict[str, Any] = {"arrays": arguments.arrays, "layout": arguments.layout, "device": arguments.device}
+    if arguments.dtype:
+        fields["dtypes"] = tuple(w.strip() for w in arguments.dtype.split(","))
+    if arguments.head_dims:
+        fields["widths"] = tuple(sorted(_whole("--head-dims", w) for w in arguments.head_dims.split(",")))
+    if arguments.lengths:
+        word, _, numbers = arguments.lengths.partition(":")
+        parts = [_whole("--lengths", w) for w in numbers.split(",")] if word == "multiple" else []
+        if len(parts) not in (1, 2):
+            raise ArgumentError(f"--lengths must be multiple:N or multiple:N,M, but {arguments.lengths!r} came")
+        fields["query_multiple"], fields["key_multiple"] = parts[0], parts[-1]
+    if arguments.longest:
+        fields["longest"] = arguments.longest
+    if arguments.arithmetic:
+        fields["arithmetic"] = frozenset(w.strip() for w in arguments.arithmetic.split(","))
+    if arguments.true_drops:
+        fields["polarity"] = "drop"
+    if arguments.contiguous:
+        fields["strides"] = False
+    if arguments.seconds:
+        fields["seconds"] = arguments.seconds
+    if arguments.memory:
+        fields["memory"] = int(arguments.memory * 2**30)
+    return target_of(name, arguments.accepts, command=_again(name), **fields)
+
+
+def _again(name: str) -> str:
+    """The words that audit this kernel again: those of this command, without what chooses cases."""
+    words, skip = ["qkv", "audit", name], 0
+    chooses = {"--case", "--seed", "--clause", "--profile"}
+    given = sys.argv[2:] if len(sys.argv) > 1 and sys.argv[1] == "audit" else []
+    for word in given:
+        if skip:
+            skip -= 1
+        elif word in chooses or word == "--dtype":
+            skip = 1
+        elif word not in (name, "--json", "--deep") and not word.startswith(tuple(f"{c}=" for c in chooses)):
+            words.append(f"'{word}'" if " " in word else word)
+    return " ".join(words)
+
+
+def _whole(option: str, word: str) -> int:
+    if not word.strip().isdigit() or int(word) < 1:
+        raise ArgumentError(f"{option} takes whole numbers of at least 1, but {word!r} came")
+    return int(word)
+
+
+def _list(as_json: bool) -> int:
+    from qkv.audit import FEATURES, adapters, all_cases
+
+    kernels = {n: adapters.missing(n) for n in adapters.ADAPTERS}
+    if as_json:
+        draw.write_json(
+            {
+                "kernels": {n: {"missing": m} for n, m in kernels.items()},
+                "features": FEATURES,
+                "cases": [{"id": c.id, "clauses": c.clauses, "title": c.title, "profile": c.profile} for c in all_cases()],
+            }
+        )
+        return 0
+    draw.heading("Kernels known by name")
+    draw.table(("name", "missing"), [(n, ", ".join(m) or "nothing") for n, m in kernels.items()], left=(0, 1))
+    draw.heading("What --accepts may name")
+    draw.table(("feature", "meaning"), list(FEATURES.items()), left=(0, 1))
+    draw.heading("Cases")
+    draw.table(("case", "profile", "about"), [(c.id, c.profile, c.title) for c in all_cases()], left=(0, 1, 2))
+    return 0
+
+
+#: Columns of one table: four for the clause, nine each.
+_COLUMNS = 8
+
+
+def _show(reports: list[Report], interrupted: bool, one_case: bool) -> None:
+    from qkv.audit.report import cells, legend, tell
+    from qkv.audit.verdict import CRASHES, WRONG
+
+    for report in reports:
+        if report.absent:
+            draw.text(f"{report.name} is left out: {report.absent}")
+    present = [r for r in reports if r.rows]
+    if not present:
+        if interrupted:
+            draw.text("interrupted before anything was known")
+        return
+    if not one_case:
+        for start in range(0, len(present), _COLUMNS):
+            some = present[start : start + _COLUMNS]
+            draw.text()
+            body = [(clause, *marks) for clause, marks in cells(some)]
+            body.append(("reached", *(f"{r.reached:.0%}" for r in some)))
+            draw.table(("clause", *(r.short or r.name[:7] for r in some)), body, left=(0,))
+        draw.text()
+        draw.text(legend(), indent=2)
+        _conventions(present)
+    for report in present:
+        draw.heading(f"{report.name} {report.version}".rstrip() + ("" if report.finished else " (not finished)"))
+        for note in report.notes:
+            draw.text(note, indent=2)
+        counted = "" if report.ok else f"{len(report.failures)} count as failed"
+        draw.text(", ".join(filter(None, [_counts(report), counted])), indent=2)
+        for row in report.rows:
+            if one_case or row.verdict in (CRASHES, WRONG):
+                draw.text()
+                draw.lines("\n".join(f"  {line}" for line in tell(row)))
+    if interrupted:
+        draw.text()
+        draw.text("interrupted: this is what was known so far")
+
+
+def _counts(report: Report) -> str:
+    from qkv.audit.verdict import VERDICTS
+
+    counts = {v: sum(row.verdict == v for row in report.rows) for v in reversed(VERDICTS)}
+    return ", ".join(f"{n} {v}" for v, n in counts.items() if n)
+
+
+def _conventions(reports: list[Report]) -> None:
+    """Which convention is whose, below the table."""
+    whose: dict[str, dict[str, list[str]]] = {}
+    for report in reports:
+        for name, cases in report.conventions().items():
+            whose.setdefault(name, {})[report.short or report.name] = cases
+    if not whose:
+        return
+    draw.heading("Conventions that differ")
+    for name, libraries in sorted(whose.items(), key=lambda item: min(min(c) for c in item[1].values())):
+        cases = sorted({c for found in libraries.values() for c in found})
+        said = f"{name} ({', '.join(libraries)}): {', '.join(cases[:4])}{', …' if len(cases) > 4 else ''}"
+        draw.text(said, indent=2)
