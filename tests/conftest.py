@@ -28,13 +28,16 @@ settings.register_profile("deep", deadline=None, suppress_health_check=_QUIET, m
 settings.load_profile(os.environ.get("QKV_HYPOTHESIS", "steady"))
 
 
+def pytest_sessionstart() -> None:
+    """Where the native engine has to be there, no test of it may be skipped for want of it."""
+    if os.environ.get("QKV_REQUIRE_NATIVE") and not native.available():
+        pytest.exit(f"QKV_REQUIRE_NATIVE is set, but the native engine is missing: {native.why_not()}", returncode=1)
+
+
 def need_native() -> None:
-    """Skip, or fail where the environment says that the native engine has to be there."""
-    if native.available():
-        return
-    if os.environ.get("QKV_REQUIRE_NATIVE"):
-        pytest.fail(f"QKV_REQUIRE_NATIVE is set, but the native engine is missing: {native.why_not()}")
-    pytest.skip(f"the native engine is missing: {native.why_not()}")
+    """Skip where the native engine is missing."""
+    if not native.available():
+        pytest.skip(f"the native engine is missing: {native.why_not()}")
 
 
 @pytest.fixture
