@@ -29,6 +29,7 @@ from qkv import (
     window,
 )
 from support.arrays import numpy_dtype, same_bits
+from support.libraries import library
 from support.tiny import FORBIDDEN, batch_rows, counting, mean, rows, zeros
 
 CASES: dict[str, tuple[str, Callable[[], None]]] = {}
@@ -66,7 +67,7 @@ def empty_grad():
     # The output is linear in the value, so dv of the sum of the output can be read off the answers for unit values.
     unit = [attend(x, x, np.eye(2, dtype=np.float32)[:, [j]], mask=EMPTY, empty="zero").sum() for j in range(2)]
     assert unit == [1, 0]
-    torch = pytest.importorskip("torch")
+    torch = library("torch")
     for name in ("query", "key", "value"):
         tensors = {n: torch.zeros(2, 2, requires_grad=n == name) for n in ("query", "key", "value")}
         with pytest.raises(UnsupportedError, match=f"{name} requires grad"):

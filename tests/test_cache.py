@@ -162,6 +162,12 @@ def test_b6_fewer_queries_are_the_newest_rows():
     assert read(cache, L=1, mask=causal(align=[1, 2])) == [[1.5], [2]]
 
 
+def test_b6_the_end_is_that_of_each_sequence():
+    """n_b is the length in the cache, or the shorter one of a conjoined `keys`."""
+    assert read(counted(3, 5), L=2, mask=causal(align="end")) == [[1.5, 2], [2.5, 3]]
+    assert read(counted(3, 5), L=2, mask=causal(align="end") & keys([3, 4])) == [[1.5, 2], [2, 2.5]]
+
+
 def test_b6_more_queries_than_keys_are_refused_as_empty():
     with pytest.raises(EmptyRowError):
         read(counted(3), L=5)

@@ -22,6 +22,7 @@ from qkv import (
     window,
 )
 from support.arrays import DTYPES, numpy_dtype, same_bits
+from support.libraries import library
 from support.tiny import counting, mean, pairs, rows, zeros
 
 pytestmark = pytest.mark.usefixtures("engine")
@@ -192,7 +193,7 @@ def test_c2_there_is_no_third_way(empty):
 
 def test_c2_gradients_wait_for_a_backward():
     """C2: an empty row has gradients 0. There is no backward yet, so a tensor that asks for one is refused (G1)."""
-    torch = pytest.importorskip("torch")
+    torch = library("torch")
     from qkv import UnsupportedError
 
     x = torch.zeros(2, 2, requires_grad=True)

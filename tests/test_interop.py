@@ -5,8 +5,6 @@ A4, F1, G1. Tests of torch and JAX are skipped where those are not installed, ex
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import subprocess
 import sys
 import types
@@ -33,18 +31,10 @@ from qkv import (
 )
 from qkv.interop import take
 from support.arrays import DTYPES, numpy_dtype, same_bits
+from support.libraries import library
 from support.tiny import counting, rows, zeros
 
 pytestmark = pytest.mark.usefixtures("engine")
-
-
-def library(name: str) -> Any:
-    """The module, or a skip in one line; a failure where CI has to have it."""
-    if importlib.util.find_spec(name) is None:
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"{name} is missing, and CI tests with it")
-        pytest.skip(f"{name} is not installed")
-    return importlib.import_module(name)
 
 
 @pytest.fixture

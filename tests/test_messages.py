@@ -9,8 +9,6 @@ expressions in text, of the plain definition, pictures, files and the command li
 from __future__ import annotations
 
 import ast
-import importlib.util
-import os
 import re
 import traceback
 from collections.abc import Callable
@@ -38,6 +36,7 @@ from qkv import (
     window,
 )
 from qkv.engines import native
+from support.libraries import library
 from support.tiny import zeros
 
 CORE = Path(qkv.__file__).parent
@@ -1363,19 +1362,13 @@ CASES = [
 ]
 
 
-def available(case: Case) -> bool:
-    if case.needs == "native":
-        return native.available()
-    return not case.needs or importlib.util.find_spec(case.needs) is not None
-
-
 def need(case: Case) -> None:
     """Skip with one line where a library is missing, except where everything has to be there."""
-    if available(case):
-        return
-    if os.environ.get("CI") == "true":
-        pytest.fail(f"{case.needs} is missing, and CI tests with it")
-    pytest.skip(f"{case.needs} is not installed")
+    if case.needs == "native":
+        if not native.available():
+            pytest.skip(native.why_not())
+    elif case.needs:
+        library(case.needs)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)

@@ -8,6 +8,7 @@ import pytest
 from qkv import EmptyRowError, MultiHead, UnsupportedError, attend, bounds, causal, keys, window
 from qkv.files import write_tensors
 from support.arrays import same_bits
+from support.libraries import library
 from support.tiny import counting, zeros
 
 pytestmark = pytest.mark.usefixtures("engine")
@@ -171,7 +172,7 @@ def test_from_tensors_without_a_suffix():
 
 def test_from_tensors_of_torch():
     """A state dict as `torch.nn.Linear` writes it."""
-    torch = pytest.importorskip("torch")
+    torch = library("torch")
     x = whole(5, M, seed=9)
     tensors = {name: torch.from_numpy(a) for name, a in state_dict(FAMILIES[0]).items()}
     layer = MultiHead.from_tensors(tensors, heads=H, key_heads=G)
