@@ -273,3 +273,13 @@ def test_skipped_work_is_really_skipped(level):
 def test_the_same_call_twice(level):
     call = rich_call(threads=4, spread=True)
     assert_same(native.run(call, level), native.run(call, level))
+
+
+def test_a_result_can_go_where_the_caller_wants_it(level):
+    call = rich_call()
+    here = np.full((*call.query.shape[:-1], call.value.shape[-1]), 7, np.float32)
+    result = native.run(call, level, here)
+    assert result.output is here
+    assert calls.same_bits(here, native.run(call, level).output)
+    with pytest.raises(ValueError, match=r"output must be C-contiguous\."):
+        native.run(call, level, np.zeros((*here.shape[:-1], 74), np.float32)[..., ::2])

@@ -11,7 +11,9 @@
 
 #define QKV_INLINE inline __attribute__((always_inline))
 
-#if defined(__AVX512F__)
+#if defined(QKV_VECTOR_BYTES)  // set by hand: wide lanes are tested on machines without them
+#define QKV_MANY_REGISTERS 1
+#elif defined(__AVX512F__)
 #define QKV_VECTOR_BYTES 64
 #define QKV_MANY_REGISTERS 1
 #elif defined(__AVX2__)

@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -71,8 +71,7 @@ class Call:
     want: Literal["output", "state"] = "output"
 
 
-@dataclass(frozen=True, eq=False)
-class Result:
+class Result(NamedTuple):
     """What a call computed; arrays that were not wanted are None.
 
     Attributes:
@@ -142,17 +141,18 @@ def default_threads() -> int:
     return max(1, processors if quota is None else min(processors, round(quota)))
 
 
-def run(call: Call, level_name: str | None = None) -> Result:
-    """Carries the call out on the level in use, or on the one named."""
+def run(call: Call, level_name: str | None = None, output: Array | None = None) -> Result:
+    """Carries the call out on the level in use, or on the one named; into `output` if given, which is C-contiguous."""
     extension = _loaded()
     shape = call.query.shape[:-1]
     storage = _STORAGE[call.dtype]
     compute = np.float64 if call.dtype == "float64" else np.float32
     wide = (*shape, call.value.shape[-1])
     status = np.empty(shape, np.uint8)
-    output = lse = top = total = mix = None
+    lse = top = total = mix = None
     if call.want == "output":
-        output, lse = np.empty(wide, storage), np.empty(shape, compute)
+        output = np.empty(wide, storage) if output is None else output
+        lse = np.empty(shape, compute)
     else:
         top, total, mix = np.empty(shape, compute), np.empty(shape, compute), np.empty(wide, compute)
     seen, shared, blocks = extension.attend(
