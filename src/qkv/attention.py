@@ -185,7 +185,8 @@ class Attention:
     """The result of `attention(...)`: output, log-sum-exp, and questions answered in memory linear in L + S.
 
     Weights are those of the contract: exactly 0 where a pair is not allowed, adding up to 1 over the allowed keys (to 1
-    minus its share with a sink). Arrays come in the caller's kind, with axes (B…, H, L, …) in every layout; two-axis input has no
+    minus its share with a sink). The answers are computed when asked, from the arrays that were passed: do not change those
+    in between (nor append to a trimmed `Cache`). Arrays come in the caller's kind, with axes (B…, H, L, …) in every layout; two-axis input has no
     head axis.
 
     Attributes:

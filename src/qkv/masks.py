@@ -127,7 +127,7 @@ def allow(array: Any) -> Mask:
     """A boolean array of pairs, True = this query may read this key, that broadcasts to (B…, H, L, S) from the right.
 
     Two axes are (L, S), three (H, L, S). A bare array in `mask=` means the same, but is refused where it could also be
-    a padding mask (B, S); `allow` says that it is not.
+    a padding mask (B, S); `allow` says that it is not. The array is not copied: changing it changes the mask.
     """
     return Allow(read_booleans(array, "allow"), explicit=True)
 

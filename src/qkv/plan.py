@@ -118,7 +118,9 @@ class Plan:
         if self.spread:
             splits = -(-problem.keys // self.split)
             parts = problem.batches * problem.heads * problem.queries * splits * (value_width + 3)
-        return size * (one * self.threads + parts) + 8 * int(problem.ranges.lo.size + problem.ranges.hi.size)
+        # A rule that is no array is answered a chunk of pairs at a time, a byte each.
+        held = min(PAIRS_AT_ONCE, problem.heads * problem.queries * problem.keys) if problem.rule is not None else 0
+        return held + size * (one * self.threads + parts) + 8 * int(problem.ranges.lo.size + problem.ranges.hi.size)
 
 
 class Counts(NamedTuple):

@@ -76,17 +76,39 @@ def _parts(problem: Problem, plan: Plan, want: Want) -> Iterator[Part]:
     everything = slice(None)
     pairs = _array_rule(problem)
     if problem.rule is None or pairs is not None:
-        yield Part(everything, everything, _call(problem, plan, want, None, slice(0, problem.queries), pairs))
+        yield Part(
+            everything,
+            everything,
+            _call(problem, plan, want, None, slice(0, problem.queries), pairs, slice(0, problem.keys)),
+        )
         return
-    span = max(PAIRS_AT_ONCE // max(problem.heads * problem.keys, 1), 1)
-    cols = np.arange(problem.first_key, problem.first_key + problem.keys, dtype=np.int64)
     for n in range(problem.batches):
-        for start in range(0, problem.queries, span):
-            rows = slice(start, min(start + span, problem.queries))
+        for rows, reach in _chunks(problem, plan, n):
             at = np.arange(rows.start, rows.stop, dtype=np.int64)
+            cols = np.arange(reach.start, reach.stop, dtype=np.int64) + problem.first_key
             seen = problem.rule.tile(problem.frame, n, slice(0, problem.heads), at, cols)
-            full = np.broadcast_to(seen, (problem.heads, at.size, problem.keys))
-            yield Part(slice(n, n + 1), rows, _call(problem, plan, want, n, rows, full))
+            full = np.broadcast_to(seen, (problem.heads, at.size, cols.size))
+            yield Part(slice(n, n + 1), rows, _call(problem, plan, want, n, rows, full, reach))
+
+
+def _chunks(problem: Problem, plan: Plan, n: int) -> Iterator[tuple[slice, slice]]:
+    """Rows of batch n with the keys that their ranges span, few enough to hold a rule's answers for all of those pairs."""
+    ranges, at = problem.ranges, n if problem.ranges.lo.shape[0] > 1 else 0
+    some = ranges.lo[at] < ranges.hi[at]
+    shape = (problem.queries,)
+    first = np.broadcast_to(ranges.lo[at].min(axis=-1, where=some, initial=problem.keys), shape)
+    last = np.broadcast_to(ranges.hi[at].max(axis=-1, where=some, initial=0), shape)
+    start = 0
+    while start < problem.queries:
+        stop, lo, hi = start, problem.keys, 0
+        while stop < problem.queries:
+            more = min(stop + plan.tile, problem.queries)
+            low, high = min(lo, int(first[stop:more].min())), max(hi, int(last[stop:more].max()))
+            if stop > start and problem.heads * (more - start) * (high - low) > PAIRS_AT_ONCE:
+                break
+            stop, lo, hi = more, low, high
+        yield slice(start, stop), slice(min(lo, hi), hi)
+        start = stop
 
 
 def _array_rule(problem: Problem) -> Array | None:
@@ -100,25 +122,29 @@ def _array_rule(problem: Problem) -> Array | None:
     return None
 
 
-def _call(problem: Problem, plan: Plan, want: Want, n: int | None, rows: slice, allow: Array | None) -> native.Call:
+def _call(
+    problem: Problem, plan: Plan, want: Want, n: int | None, rows: slice, allow: Array | None, reach: slice
+) -> native.Call:
+    """The call for batch n (None: all), those rows, and the keys `reach`, from whose first one keys are counted."""
     at: Any = (...,) if n is None else problem.at(n)
     batches = problem.batches if n is None else 1
     pick = slice(None) if n is None else slice(n, n + 1)
     ranges, origin = problem.ranges, problem.origin
     length = rows.stop - rows.start
-    lo, hi = (_rows(array, pick, rows, length) for array in (ranges.lo, ranges.hi))
-    offset = problem.frame.offset[pick] - problem.first_key + rows.start
+    lo, hi = (_rows(array - reach.start, pick, rows, length) for array in (ranges.lo, ranges.hi))
+    offset = problem.frame.offset[pick] - problem.first_key - reach.start + rows.start
+    origin = origin - reach.start
     return native.Call(
         query=problem.query[at][..., rows, :],
-        key=problem.key[at],
-        value=problem.value[at],
+        key=problem.key[at][..., reach, :],
+        value=problem.value[at][..., reach, :],
         dtype=problem.dtype.name,
         scale=problem.scale,
         softcap=problem.softcap,
         slopes=problem.slopes,
         sink=problem.sink,
         offset=np.ascontiguousarray(np.broadcast_to(offset, (batches,)), np.int64),
-        bias=None if problem.bias is None else problem.bias[at][..., rows, :],
+        bias=None if problem.bias is None else problem.bias[at][..., rows, reach],
         bias_dtype=problem.bias_dtype,
         allow=allow,
         lo=lo,
