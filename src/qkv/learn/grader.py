@@ -488,7 +488,7 @@ class Local:
         if outcome["kind"] == "raised":
             outcome["changed"] = _changed(problem, given)
             return outcome
-        outcome["value"] = _plain_data(value)
+        outcome["value"] = _plain_data(value, 1000 + 10 * sum(1 for _ in _leaves(problem)))
         outcome["changed"] = _changed(problem, given)
         outcome["shared"] = _shares(value, given)
         if type(value) is types.CoroutineType:
@@ -546,28 +546,37 @@ def _raised(error: BaseException, name: str) -> Outcome:
     return {"kind": "raised", "type": title, "refusal": refusal, "message": message, "line": line, "own": bool(own)}
 
 
-def _plain_data(value: Any, budget: list[int] | None = None, depth: int = 0) -> Any:
-    """What was returned as nested lists of plain numbers; anything else as an object with its type's name."""
-    budget = budget or [10_000]
-    budget[0] -= 1
-    kind = type(value)
-    if budget[0] <= 0 or depth > 6:
-        return {"other": "more than fits"}
-    if value is None or kind is bool:
-        return {"other": repr(value)}
-    if issubclass(kind, (list, tuple)):
-        # The base's own methods: those of a subclass may lie.
-        base = list if issubclass(kind, list) else tuple
-        return [_plain_data(item, budget, depth + 1) for item in base.__getitem__(value, slice(0, 10_001))]
-    if issubclass(kind, float):
-        return float.__pos__(value)
-    if issubclass(kind, int):
-        whole = int.__pos__(value)
-        try:
-            return float(whole)
-        except OverflowError:
-            return math.inf if whole > 0 else -math.inf
-    return {"other": str(type.__dict__["__name__"].__get__(kind))[:80]}
+def _plain_data(value: Any, room: int = 1000) -> Any:
+    """What was returned as nested lists of plain numbers; anything else as an object with its type's name.
+
+    Args:
+        value: anything; none of its own methods are called.
+        room: how many things are read, in all.
+    """
+    left = [room]
+
+    def plain(value: Any, depth: int) -> Any:
+        left[0] -= 1
+        kind = type(value)
+        if left[0] <= 0 or depth > 6:
+            return {"other": "more than fits"}
+        if value is None or kind is bool:
+            return {"other": repr(value)}
+        if issubclass(kind, (list, tuple)):
+            # The base's own methods: those of a subclass may lie.
+            base = list if issubclass(kind, list) else tuple
+            return [plain(item, depth + 1) for item in base.__getitem__(value, slice(0, left[0] + 1))]
+        if issubclass(kind, float):
+            return float.__pos__(value)
+        if issubclass(kind, int):
+            whole = int.__pos__(value)
+            try:
+                return float(whole)
+            except OverflowError:
+                return math.inf if whole > 0 else -math.inf
+        return {"other": str(type.__dict__["__name__"].__get__(kind))[:80]}
+
+    return plain(value, 0)
 
 
 def _shares(value: Any, given: Problem) -> bool:
@@ -1017,7 +1026,7 @@ def _cases(seed: object, hidden: object = None) -> list[Case]:
             two(score, 0, [yes, no]) for score in (-20.0, -20000.0, -1e12, -1e45)
         ]),
         Case("mask-lowest", "mask", "The same, near the most negative float", "C3", [
-            two(-1.7e308, 0, [yes, no]), two(-1.7e308, 1.7e308, [yes, no]),
+            two(-1.7e308, 0, [yes, no]), two(-1.7e308, 1.7e308, [yes, no]), two(-sys.float_info.max, 0, [yes, no]),
         ]),
         Case("mask-influence", "mask", "Other numbers behind the mask change nothing", "D1",
              draw("influence", (2, 1, 1), (3, 2, 2), masked=True), check_uninfluenced),
@@ -1040,13 +1049,15 @@ def _cases(seed: object, hidden: object = None) -> list[Case]:
         ]),
         Case("empty-row", "refusals", "No key is allowed", "C2", [(Q, K, V, [no, no]), (Q, [[1.0]], [[3.0]], [no])]),
         Case("no-keys", "refusals", "No keys at all", "A3", [(Q, [], [], [])]),
-        Case("no-width", "refusals", "Keys and query of width zero", "A3", [([], [[]], [[1.0]], [yes])]),
+        Case("no-width", "refusals", "Keys and query of width zero", "A3", [
+            ([], [[]], [[1.0]], [yes]), ([], K, V, A), (Q, [[1.0], []], V, A),
+        ]),
         Case("no-value-width", "refusals", "Values of width zero", "A3", [(Q, K, [[], []], A)]),
         Case("key-width", "refusals", "A key that is longer or shorter than the query", "A1", [
-            (Q, [[1.0], [2.0, 4.0]], V, A), ([1.0, 2.0], [[1.0, 1.0], [2.0]], [[3.0], [5.0]], A), (Q, [[1.0], []], V, A),
+            (Q, [[1.0], [2.0, 4.0]], V, A), ([1.0, 2.0], [[1.0, 1.0], [2.0]], [[3.0], [5.0]], A), (Q, [[1.0], [2.0, 4.0, 1.0]], V, A),
         ]),
         Case("query-width", "refusals", "A query that is longer or shorter than the keys", "A1", [
-            ([1.0, 2.0], K, V, A), (Q, [[1.0, 2.0]], [[3.0]], [yes]), ([], K, V, A),
+            ([1.0, 2.0], K, V, A), (Q, [[1.0, 2.0]], [[3.0]], [yes]),
         ]),
         Case("value-width", "refusals", "Values of different width", "A1", [
             (Q, K, [[3.0], [5.0, 7.0]], A), (Q, K, [[3.0, 7.0], [5.0]], A),
@@ -1331,6 +1342,18 @@ def _subset(query: Any, keys: Any, values: Any, allowed: Any) -> Any:
     return [w for w, may in zip(weights, allowed, strict=True) if may], context
 
 
+def _scaled_afterwards(query: Any, keys: Any, values: Any, allowed: Any) -> Any:
+    weights = [w / math.sqrt(len(query)) for w in _softmax([_dot(query, key) for key in keys], allowed)]
+    return weights, _mixed(weights, values)
+
+
+def _divided_last(query: Any, keys: Any, values: Any, allowed: Any) -> Any:
+    scores = [_dot(query, key) / math.sqrt(len(query)) for key in keys]
+    top = max(s for s, may in zip(scores, allowed, strict=True) if may)
+    exponentials = [math.exp(s - top) if may else 0.0 for s, may in zip(scores, allowed, strict=True)]
+    return _share(exponentials), [x / sum(exponentials) for x in _mixed(exponentials, values)]
+
+
 def _width_root(width: int, count: int, value_width: int) -> float:
     return math.sqrt(width)
 
@@ -1351,7 +1374,7 @@ TWINS: list[tuple[str, Twin, str]] = [
     ("scale-by-width", _twin(scale=lambda d, s, e: float(d)), "It multiplies by the width."),
     ("scale-other-length", _twin(scale=lambda d, s, e: 1 / math.sqrt(s)), "It takes the number of keys."),
     ("scale-other-length", _twin(scale=lambda d, s, e: 1 / math.sqrt(e)), "It takes the width of the values."),
-    ("scale-after-softmax", _twin(scale=lambda d, s, e: 1.0, mix=None, give=None), ""),
+    ("scale-after-softmax", _scaled_afterwards, ""),
     ("score-absolute", _twin(score=lambda q, k: abs(_dot(q, k))), ""),
     ("score-absolute", _twin(score=lambda q, k: sum(abs(a * b) for a, b in zip(q, k, strict=False))), ""),
     ("score-squares", _twin(score=lambda q, k: sum((a * b) ** 2 for a, b in zip(q, k, strict=False))), ""),
@@ -1448,17 +1471,7 @@ TWINS: list[tuple[str, Twin, str]] = [
         for low in _SENTINELS
         for added in (False, True)
     ),
-    (
-        "divides-last",
-        _twin(
-            mix=lambda w, k, v, s, a: [
-                sum(math.exp(x - max(s)) * y for x, y, may in zip(s, column, a, strict=True) if may)
-                / sum(math.exp(x - max(s)) for x, may in zip(s, a, strict=True) if may)
-                for column in zip(*v, strict=True)
-            ]
-        ),
-        "",
-    ),
+    ("divides-last", _divided_last, ""),
     ("refuses-tuples", _only(tuple, TypeError), ""),
     ("refuses-integers", _only(int, TypeError), ""),
     ("refuses-low-scores", _refuses_infinite_scores, ""),
@@ -1468,14 +1481,6 @@ TWINS: list[tuple[str, Twin, str]] = [
     ("percent", _twin(give=lambda w, c: ([100 * x for x in w], c)), ""),
     *(("rounded", _rounded(digits), f"To {digits} digits after the point.") for digits in range(11)),
 ]
-
-
-def _scaled_afterwards(query: Any, keys: Any, values: Any, allowed: Any) -> Any:
-    weights = [w / math.sqrt(len(query)) for w in _softmax([_dot(query, key) for key in keys], allowed)]
-    return weights, _mixed(weights, values)
-
-
-TWINS = [(cause, _scaled_afterwards if cause == "scale-after-softmax" else twin, more) for cause, twin, more in TWINS]
 
 
 # The causes -------------------------------------------------------------------------------------------------------------
@@ -1746,9 +1751,9 @@ def _probes(problem: Problem, expected: Expected) -> tuple[list[Problem], list[P
     for more, wider in ((1, 0), (2, 1), (3, 2)):
         mask = dice.mask(count + more) if masked else None
         far.append(dice.problem(count + more, width, value_width + wider, mask))
-    for score in (1000.0, -1000.0):
+    for first, second in ((1000.0, 999.0), (-400.0, -401.0), (-1000.0, -1001.0), (-3000.0, 0.0), (0.0, -3000.0)):
         v, a = dice.problem(2, width, value_width, [True, True])[2:]
-        far.append(([1.0] * width, [[score] * width, [score - 1] * width], v, a))
+        far.append(([1.0] * width, [[first] * width, [second] * width], v, a))
     if masked:
         v, a = dice.problem(2, width, value_width, [True, False])[2:]
         far.append(([1.0] * width, [[0.0] * width, [1000.0] * width], v, a))

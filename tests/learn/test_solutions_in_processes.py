@@ -1,0 +1,399 @@
+"""Solutions in processes of their own: limits, hostile programs, the two commands, and a class graded whole."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qkv.cli.main import main
+from qkv.learn import batch, check_solution, grade
+from qkv.learn.grader import CASE_IDS, Report, essence, submission, submitted_code
+from qkv.learn.runner import Child, Limits, check_file, check_source, read_solution
+
+HERE = Path(__file__).parent
+RIGHT = HERE / "right" / "comprehensions.py"
+WRONG = HERE / "wrong" / "forgot_scale.py"
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    """Run a command in an empty folder: (exit code, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+    def call(*words: object) -> tuple[int, str, str]:
+        code = main([str(word) for word in words])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return call
+
+
+def first(report: Report) -> dict[str, Any]:
+    found = report.first_failure
+    assert found is not None
+    return found
+
+
+# One solution -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", [RIGHT, WRONG, HERE / "wrong" / "remembers.py", HERE / "wrong" / "own_exception.py"])
+def test_the_child_gives_the_report_that_this_interpreter_gives(path: Path) -> None:
+    assert essence(check_file(path, seed=3)) == essence(grade(path.read_text(encoding="utf-8"), seed=3))
+
+
+#: What each hostile program is, and what the report says of it.
+HOSTILE = {
+    "allocates": ("crashed", "MemoryError|did not answer"),
+    "closes_everything": ("died", "ended"),
+    "deletes_files": ("crashed", "PermissionError"),
+    "edits_the_grader": ("malformed", "context must hold"),
+    "endless_lists": ("malformed", "weights"),
+    "exits_hard": ("died", "exit code 0"),
+    "exits_softly": ("crashed", "SystemExit"),
+    "forges": ("died", "no answer"),
+    "forks": ("crashed", "PermissionError"),
+    "interrupts": ("crashed", "KeyboardInterrupt"),
+    "keeps_its_arguments": ("malformed", "weights must hold"),
+    "kills": ("crashed", "PermissionError"),
+    "lies": ("wrong", "must be"),
+    "loops": ("hang", "did not answer within"),
+    "loops_at_load": ("hang", "did not load within"),
+    "prints": ("hang", "did not answer within"),
+    "reads_the_definition": ("crashed", "PermissionError"),
+    "recurses": ("crashed", "RecursionError|ended|did not answer"),
+    "sleeps": ("hang", "did not answer within"),
+    "starts_threads": ("crashed", "RuntimeError|did not answer|MemoryError"),
+    "strange_errors": ("crashed", "raised"),
+    "swallows_interrupts": ("hang", "did not answer within"),
+}
+
+
+def test_the_zoo_is_all_here() -> None:
+    assert {path.stem for path in (HERE / "hostile").glob("*.py")} == set(HOSTILE)
+    assert len(HOSTILE) >= 12
+
+
+@pytest.mark.parametrize("name", sorted(HOSTILE))
+def test_a_hostile_program_costs_its_time_and_nothing_else(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within the limits there is a report that says what happened in which case, and nothing is left behind."""
+    import re
+
+    (tmp_path / "keep").write_text("mine", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    limits = Limits(seconds=0.5, total=1.5, memory=256)
+    start = time.monotonic()
+    with Child((HERE / "hostile" / f"{name}.py").read_text(encoding="utf-8"), limits=limits) as child:
+        report = grade(child)
+        process = child._process
+    took = time.monotonic() - start
+    assert not report.passed
+    found = first(report)
+    kind, says = HOSTILE[name]
+    assert re.search(says, found["failure"]["says"]), found["failure"]
+    assert found["failure"]["kind"] == kind or "|" in says
+    assert found["id"] == CASE_IDS[0 if "load" in says or name == "reads_the_definition" else 1]
+    # Room for starting processes on a machine that others use too.
+    assert took < limits.total + 20
+    assert json.dumps(report.to_dict(), allow_nan=False)
+    assert process is None or process.poll() is not None
+    assert [path.name for path in tmp_path.iterdir()] == ["keep"]
+
+
+def test_after_a_hang_the_rest_is_graded() -> None:
+    """A loop in one case costs that case."""
+    source = RIGHT.read_text(encoding="utf-8")
+    loops = "    if allowed == [False, False]:\n        while True:\n            pass\n"
+    source = source.replace("    numbers = [", loops + "    numbers = [")
+    report = check_source(source, limits=Limits(seconds=0.5))
+    failed = [case["id"] for case in report.cases if case["status"] != "passed"]
+    assert failed == ["empty-row", "unchanged"]
+    assert first(report)["failure"]["says"] == "It did not answer within 0.5 s."
+    assert first(report)["failure"]["code"] == "attend([1.0], [[1.0], [2.0]], [[3.0], [5.0]], [False, False])"
+
+
+def test_a_solution_has_the_standard_library_and_nothing_else() -> None:
+    """As in the page: no packages, no neighbours, no definition."""
+    for module in ("numpy", "qkv", "plain", "rich"):
+        report = check_source(f"import {module}\n" + RIGHT.read_text(encoding="utf-8"))
+        assert first(report)["id"] == "load"
+        assert "ModuleNotFoundError" in first(report)["failure"]["says"]
+    imports = "import collections, decimal, fractions, functools, heapq, itertools, random, re, statistics, typing\n"
+    assert check_source(imports + RIGHT.read_text(encoding="utf-8")).passed
+
+
+def test_what_it_prints_is_kept_short() -> None:
+    report = check_source("print('hello')\ndef attend(*_):\n    print('x' * 3000)\n", limits=Limits(total=3))
+    assert report.printed.startswith("hello\nxxx")
+    assert report.printed_cut
+
+
+def test_one_line_in_pytest() -> None:
+    assert check_solution(RIGHT).passed
+    with pytest.raises(AssertionError, match="likely cause: The scores are not divided by √d"):
+        check_solution(str(WRONG))
+    with pytest.raises(AssertionError, match="not passed"):
+        check_solution(lambda *_: ([1.0], [1.0]))
+
+
+def test_a_file_that_is_no_solution_is_named(tmp_path: Path) -> None:
+    latin = tmp_path / "latin.py"
+    latin.write_bytes("# \xe9".encode("latin-1"))
+    long = tmp_path / "long.py"
+    long.write_text("#" * 1_000_001, encoding="utf-8")
+    for path, message in ((latin, "byte 2 is not"), (long, "at most 1,000,000 characters")):
+        with pytest.raises(ValueError, match=message):
+            read_solution(path)
+    marked = tmp_path / "marked.py"
+    marked.write_text("\ufeffx = 1", encoding="utf-8")
+    assert read_solution(marked) == "x = 1"
+
+
+# qkv learn check --------------------------------------------------------------------------------------------------------
+
+
+def test_check_says_what_breaks_and_why(run: Run) -> None:
+    code, out, err = run("learn", "check", WRONG)
+    assert (code, err) == (1, "")
+    assert out.startswith("forgot_scale.py: not passed, 38 of 42 cases passed\n")
+    for part in ("attend([", "yours  (", "right  (", "clause B1:", "likely cause: The scores are not divided by √d."):
+        assert part in out
+    assert "hint" not in out
+    assert "hint 2:" in run("learn", "check", WRONG, "--hints", 2)[1]
+    assert "\x1b" not in out
+
+
+def test_check_of_a_right_one(run: Run) -> None:
+    assert run("learn", "check", RIGHT) == (0, "comprehensions.py: passed, 42 of 42 cases passed\n", "")
+
+
+def test_check_as_json(run: Run) -> None:
+    code, out, err = run("learn", "check", WRONG, "--json", "--seed", 5)
+    assert (code, err) == (1, "")
+    record = json.loads(out)
+    assert (record["schema"], record["seed"], record["causes"]) == ("qkv-lab-report/1", 5, ["no-scale"])
+
+
+def test_check_of_what_is_no_solution(run: Run, tmp_path: Path) -> None:
+    assert run("learn", "check", "nowhere.py")[::2] == (
+        2,
+        "qkv: nowhere.py: no such file or directory; give the path of a file that can be used\n",
+    )
+    (tmp_path / "empty.json").write_text("{}", encoding="utf-8")
+    code, out, err = run("learn", "check", "empty.json")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "must be an object with the text `code`" in err
+    assert run("learn", "check")[0] == 2
+    assert run("learn", "check", RIGHT, "--seconds", 0)[0] == 2
+
+
+def test_check_of_a_loop_ends(run: Run) -> None:
+    code, out, _ = run("learn", "check", HERE / "hostile" / "sleeps.py", "--seconds", 0.2, "--total", 1)
+    assert code == 1
+    assert "It did not answer within 0.2 s." in out
+    assert "not run" in out
+
+
+def test_check_takes_a_downloaded_submission_and_never_its_report(run: Run, tmp_path: Path) -> None:
+    lie = submission(WRONG.read_text(encoding="utf-8"), grade(RIGHT.read_text(encoding="utf-8")))
+    (tmp_path / "submission.json").write_text(json.dumps(lie), encoding="utf-8")
+    assert run("learn", "check", "submission.json")[0] == 1
+
+
+# qkv learn grade --------------------------------------------------------------------------------------------------------
+
+
+def some(folder: Path) -> None:
+    shutil.copy(RIGHT, folder / "a.py")
+    (folder / "b").mkdir()
+    shutil.copy(WRONG, folder / "b" / "solution.py")
+    shutil.copy(HERE / "hostile" / "loops.py", folder / "loops.py")
+    shutil.copy(HERE / "hostile" / "exits_hard.py", folder / "exits.py")
+    (folder / "broken.py").write_text("def attend(", encoding="utf-8")
+    (folder / "=cmd|calc.py").write_text("raise ValueError('=1+1')", encoding="utf-8")
+    (folder / "no.json").write_text("[]", encoding="utf-8")
+    lie = submission(RIGHT.read_text(encoding="utf-8"), {"passed": False})
+    (folder / "page.json").write_text(json.dumps(lie), encoding="utf-8")
+    (folder / "notes.txt").write_text("no submission", encoding="utf-8")
+
+
+def test_grade_a_folder(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "class"
+    folder.mkdir()
+    some(folder)
+    words = ["learn", "grade", folder, "--csv", "grades.csv", "--gradescope", "results.json", "--seed", 7]
+    code, out, err = run(*words, "--seconds", 0.5, "--total", 4)
+    assert (code, err) == (0, "")
+    assert "2 of 8 passed" in out
+    with Path("grades.csv").open(encoding="utf-8", newline="") as file:
+        rows = {row["file"]: row for row in csv.DictReader(file)}
+    assert {name: row["passed"] for name, row in rows.items()} == {
+        "'=cmd|calc.py": "no",
+        "a.py": "yes",
+        "b/solution.py": "no",
+        "broken.py": "no",
+        "exits.py": "no",
+        "loops.py": "no",
+        "no.json": "no",
+        "page.json": "yes",
+    }
+    assert rows["a.py"]["score"] == "1.0000"
+    assert rows["a.py"]["cases"] == str(len(CASE_IDS) + 12)
+    assert rows["b/solution.py"]["cause"] == "The scores are not divided by √d"
+    assert rows["broken.py"]["first_failure"] == "load"
+    assert rows["no.json"]["note"].startswith("not read:")
+    assert not any(cell.startswith(("=", "+", "-", "@")) for row in rows.values() for cell in row.values())
+    record = json.loads(Path("results.json").read_text(encoding="utf-8"))
+    tests = record["submissions"]["a.py"]["tests"]
+    assert record["submissions"]["a.py"]["score"] == pytest.approx(100)
+    assert {test["visibility"] for test in tests} == {"visible", "hidden"}
+    assert record["submissions"]["loops.py"]["score"] < 50
+
+
+def test_the_same_seed_gives_the_same_grades(run: Run, tmp_path: Path) -> None:
+    """F4; and another seed other hidden inputs."""
+    folder = tmp_path / "class"
+    folder.mkdir()
+    shutil.copy(WRONG, folder)
+
+    def graded(seed: int) -> Any:
+        out = run("learn", "grade", folder, "--json", "--seed", seed, "--gradescope", "results.json")[1]
+        (result,) = json.loads(out)["results"]
+        # A single submission is Gradescope's own form.
+        assert "tests" in json.loads(Path("results.json").read_text(encoding="utf-8"))
+        return result["report"]
+
+    assert essence(graded(1)) == essence(graded(1))
+    assert graded(1)["cases"] != graded(2)["cases"]
+
+
+def test_grade_without_a_seed_says_which_it_drew(run: Run, tmp_path: Path) -> None:
+    shutil.copy(RIGHT, tmp_path)
+    code, _, err = run("learn", "grade", tmp_path)
+    assert code == 0
+    assert err.startswith("seed ")
+    assert err.strip().split()[1].isdigit()
+
+
+def test_grade_refuses_what_is_no_class(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for words in (["empty"], ["nowhere"], ["."], [".", "--jobs", 0], [".", "--csv", "no/such/folder.csv"]):
+        code, out, err = run("learn", "grade", *words)
+        assert (code, out, err.count("\n")) == (2, "", 1), words
+        shutil.copy(RIGHT, tmp_path / "a.py") if words == ["."] else None
+
+
+@pytest.mark.parametrize(
+    ("text", "cell"),
+    [
+        ("=1+1", "'=1+1"),
+        ("+1", "'+1"),
+        ("-1", "'-1"),
+        ("@SUM(A1)", "'@SUM(A1)"),
+        ("\t=1", "' =1"),
+        ("\r\n=1", "'  =1"),
+        ("plain", "plain"),
+        ("a=1", "a=1"),
+        ("＝1", "'＝1"),
+    ],
+)
+def test_no_cell_begins_a_formula(text: str, cell: str) -> None:
+    assert batch._cell(text) == cell
+
+
+def test_the_grader_fails_one_submission_not_the_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copy(RIGHT, tmp_path / "a.py")
+    shutil.copy(RIGHT, tmp_path / "b.py")
+    real = check_file
+
+    def sometimes(path: Path, **options: Any) -> Report:
+        if path.name == "a.py":
+            raise KeyError("planted")
+        return real(path, **options)
+
+    monkeypatch.setattr(batch, "check_file", sometimes)
+    one, two = batch.grade_folder(tmp_path, seed=1)
+    assert (one.report, one.score) == (None, 0.0)
+    assert one.note.startswith("not graded, please report it: KeyError")
+    assert two.report is not None
+    assert two.report.passed
+
+
+def a_class(folder: Path, count: int) -> list[str]:
+    """So many generated submissions: right ones, wrong ones, loops, crashes, memory hogs."""
+    names = []
+    kinds = [sorted((HERE / kind).glob("*.py")) for kind in ("right", "wrong", "wrong", "hostile")]
+    for at in range(count):
+        files = kinds[at % len(kinds)]
+        path = files[(at // len(kinds)) % len(files)]
+        code = f"# student {at}\n" + path.read_text(encoding="utf-8")
+        name = f"student_{at:03}.{'json' if at % 5 == 0 else 'py'}"
+        text = json.dumps(submission(code)) if name.endswith("json") else code
+        (folder / name).write_text(text, encoding="utf-8")
+        names.append(path.parent.name)
+    return names
+
+
+def graded_class(folder: Path, count: int) -> None:
+    kinds = a_class(folder, count)
+    results = batch.grade_folder(folder, seed="hidden")
+    assert len(results) == count
+    for kind, result in zip(kinds, results, strict=True):
+        assert result.report is not None, result
+        assert result.report.passed == (kind == "right"), result.file
+        assert "student" in submitted_code((folder / result.file).read_text(encoding="utf-8"))
+
+
+def test_some_of_a_class(tmp_path: Path) -> None:
+    graded_class(tmp_path, 8)
+
+
+@pytest.mark.slow
+def test_a_class_of_200_is_graded_whole_within_ten_minutes(tmp_path: Path) -> None:
+    start = time.monotonic()
+    graded_class(tmp_path, 200)
+    if len(os.sched_getaffinity(0)) >= 2:
+        assert time.monotonic() - start < 600
+
+
+def test_nothing_is_left_running(tmp_path: Path) -> None:
+    """A program that holds the line and sleeps is gone when its report is there."""
+    with Child((HERE / "hostile" / "sleeps.py").read_text(encoding="utf-8"), limits=Limits(0.3, 1)) as child:
+        child.load()
+        process = child._process
+        assert process is not None
+        child.call(([1.0], [[1.0]], [[1.0]], [True]))
+    assert process.poll() is not None
+
+
+def test_when_the_grader_is_gone_the_child_goes_too() -> None:
+    """End of its input is the end of it."""
+    program = (
+        "import os, sys; from qkv.learn.runner import Child; "
+        "child = Child('def attend(*_): pass'); child.load(); print(child._process.pid, flush=True); os._exit(0)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    pid = int(done.stdout)
+    for _ in range(100):
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[0]
+        except OSError:
+            return
+        if state == "Z":
+            return
+        time.sleep(0.1)
+    pytest.fail("the child is still there")
