@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -40,6 +41,14 @@ def chromium() -> str:
     if found is None:
         absent("a Chromium: apt-get install chromium")
     return found
+
+
+@pytest.fixture(scope="session")
+def serving() -> None:
+    """What `qkv learn` needs to serve."""
+    for name in ("starlette", "uvicorn", "markdown_it", "pygments"):
+        if importlib.util.find_spec(name) is None:
+            absent(f"{name}: pip install 'qkv[learn]'")
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,241 @@
+// The lab under friendly and hostile hands.
+
+import assert from "node:assert/strict";
+import { readdirSync, readFileSync } from "node:fs";
+import { join } from "node:path";
+import { enter, grade, ready, settingsOf, settled, solution, tabTo, test, type } from "./harness.mjs";
+
+/** The promise is 5 s from the moment the code starts; a machine that is busy with other things is allowed for. */
+const PROMISE = 5000;
+
+/** Programs of the grader's own zoo, and those that only a page has to fear. */
+const ZOO = {
+  ...Object.fromEntries(
+    readdirSync(join(settingsOf.learn, "hostile"))
+      .filter((name) => name.endsWith(".py"))
+      .map((name) => [name.slice(0, -3), readFileSync(join(settingsOf.learn, "hostile", name), "utf8")]),
+  ),
+  imports_javascript: "import js\njs.postMessage('passed')\n",
+  runs_javascript:
+    "from pyodide.code import run_js\nrun_js('fetch(\"/api/notebook\", {method: \"POST\"})')\ndef attend(*a): return [1.0], [1.0]\n",
+  reaches_the_network:
+    "import urllib.request\ndef attend(*a): return urllib.request.urlopen('http://127.0.0.1/api/notebook')\n",
+  swallows_everything:
+    "def attend(*a):\n    while True:\n        try:\n            while True: pass\n        except BaseException:\n            pass\n",
+  one_long_call: "def attend(*a): return pow(7, 7 ** 9), 1\n",
+};
+
+/** Starts the grading and gives how long the first sentence took after the code began, and how slowly the page answered. */
+async function attack(page, code) {
+  await type(page, code);
+  await page.evaluate(() => {
+    const state = document.querySelector(".work-state");
+    window.told = { began: 0, said: 0 };
+    new MutationObserver(() => {
+      const text = state.textContent;
+      if (/^Grading/.test(text) && !window.told.began) window.told.began = performance.now();
+      if (/^(Stopped|Python itself|Graded)/.test(text) && !window.told.said) window.told.said = performance.now();
+    }).observe(state, { childList: true, characterData: true, subtree: true });
+  });
+  await page.getByRole("button", { name: "Grade", exact: true }).click();
+  let slowest = 0;
+  for (;;) {
+    const asked = Date.now();
+    const { said } = await page.evaluate(() => window.told);
+    slowest = Math.max(slowest, Date.now() - asked);
+    if (said) break;
+    await page.waitForTimeout(100);
+  }
+  await settled(page);
+  const { began, said } = await page.evaluate(() => window.told);
+  return { took: said - began, slowest };
+}
+
+test("a zoo of hostile programs [frozen-tab] [deaf-interrupt]", async ({ serve, open }) => {
+  const server = await serve();
+  const page = await open();
+  const asked = [];
+  page.on("request", (request) => {
+    if (request.method() !== "GET") asked.push(`${request.method()} ${new URL(request.url()).pathname}`);
+  });
+  await enter(page, server.link, "#/lab/attention");
+  const told = [];
+  for (const [name, code] of Object.entries(ZOO)) {
+    const { took, slowest } = await attack(page, code);
+    const report = await page.locator(".result").textContent();
+    told.push(`${name}: ${Math.round(took)} ms, page ${slowest} ms: ${(await page.locator(".work-state").textContent()).slice(0, 90)}`);
+    assert.ok(took <= PROMISE, `${name}: a message after ${took} ms`);
+    assert.ok(slowest <= 1000, `${name}: the page was silent for ${slowest} ms`);
+    assert.doesNotMatch(report, /^Passed/, `${name} passed`);
+    assert.match(report, /Stopped|Python itself|Not passed/, name);
+    const text = await page.locator(".cm-content").evaluate((content) => content.cmTile?.view?.state.doc.toString() ?? content.cmView?.view?.state.doc.toString() ?? "");
+    if (text) assert.equal(text, code, `${name}: the editor's text has changed`);
+  }
+  console.error(told.join("\n"));
+  assert.ok(Object.keys(ZOO).length >= 12);
+  // The next run works.
+  await type(page, solution);
+  assert.equal(await grade(page), "Graded: passed.");
+  // Nothing but the learner's own saves went to the server.
+  for (const one of asked) assert.match(one, /^(PUT \/api\/drafts\/attention|POST \/api\/attempts)$/);
+});
+
+test("every run starts in a clean Python", async ({ serve, open }) => {
+  const server = await serve();
+  const page = await open();
+  await enter(page, server.link, "#/lab/attention");
+  await type(page, "import builtins\nbuiltins.left = 1\nprint('left it')\n");
+  await page.keyboard.press("Shift+Enter");
+  await settled(page);
+  assert.equal(await page.locator("pre.output").textContent(), "left it\n");
+  await type(page, "import builtins\nprint(hasattr(builtins, 'left'))\ndef attend(*a): pass\n");
+  await page.keyboard.press("Shift+Enter");
+  assert.equal(await settled(page), "It ran to its end.");
+  assert.equal(await page.locator("pre.output").textContent(), "False\n");
+});
+
+test("a program that never ends has said what it printed, and Stop stops it", async ({ serve, open }) => {
+  const server = await serve();
+  const page = await open();
+  await enter(page, server.link, "#/lab/attention");
+  await type(page, "print('hello')\nwhile True: print('x' * 100)\n");
+  await page.keyboard.press("Shift+Enter");
+  await page.locator("pre.output", { hasText: "hello" }).waitFor();
+  await page.getByRole("button", { name: "Stop" }).click();
+  assert.match(await settled(page), /^Stopped by you after/);
+  assert.ok((await page.locator("pre.output").textContent()).length <= 4200);
+});
+
+test("typing and reloading within a second loses nothing [lost-code]", async ({ serve, open }) => {
+  const server = await serve();
+  const page = await open();
+  await enter(page, server.link, "#/lab/attention");
+  const code = "def attend(query, keys, values, allowed):\n    return 'typed just now'\n";
+  await type(page, code);
+  await page.reload();
+  await ready(page);
+  await page.locator(".cm-content", { hasText: "typed just now" }).waitFor();
+});
+
+test("Tab does not trap, and the hint is visible [tab-trap]", async ({ serve, open }) => {
+  const server = await serve();
+  const page = await open();
+  await enter(page, server.link, "#/lab/attention");
+  await page.locator(".cm-content").focus();
+  assert.match(await page.locator(".editor-hint").textContent(), /Esc, then Tab, leaves/);
+  assert.ok(await page.locator(".editor-hint").isVisible());
+  await page.keyboard.press("Tab");
+  const inside = () => page.evaluate(() => document.activeElement.classList.contains("editor"));
+  assert.ok(await inside(), "Tab alone indents");
+  await page.keyboard.press("Escape");
+  assert.match(await page.locator(".editor-hint").textContent(), /Tab now leaves/);
+  await page.keyboard.press("Tab");
+  assert.ok(!(await inside()), "Esc then Tab has not left the editor");
+  await tabTo(page, /^Your attend/, { back: true });
+  await page.keyboard.press("Escape");
+  await page.keyboard.press("Shift+Tab");
+  assert.ok(!(await inside()), "Esc then Shift+Tab has not left the editor");
+});
+
+test("hints come one by one, and a solution is recorded", async ({ serve, open }) => {
+  const server = await serve();
+  const page = await open();
+  await enter(page, server.link, "#/lab/attention");
+  await type(page, "def attend(query, keys, values, allowed):\n    return [1.0 / len(keys)] * len(keys), values[0]\n");
+  await grade(page);
+  assert.equal(await page.locator(".hints li").count(), 0);
+  await page.getByRole("button", { name: "Show a hint" }).click();
+  assert.equal(await page.locator(".hints li").count(), 1);
+  await page.getByRole("button", { name: /^Next hint/ }).click();
+  assert.equal(await page.locator(".hints li").count(), 2);
+  await page.getByRole("button", { name: "Trace this input" }).click();
+  await page.locator("dialog .step-name", { hasText: "Step 1 of 10" }).waitFor();
+  await page.keyboard.press("Escape");
+  await page.getByRole("button", { name: "Show a solution" }).click();
+  await page.getByRole("button", { name: "Show it" }).click();
+  await page.locator("pre.solution").waitFor();
+  const [submission] = await Promise.all([
+    page.waitForEvent("download"),
+    page.getByRole("button", { name: "Download submission" }).click(),
+  ]);
+  const { schema, code, report } = JSON.parse(readFileSync(await submission.path(), "utf8"));
+  assert.equal(schema, "qkv-lab-submission/1");
+  assert.match(code, /1\.0 \/ len/);
+  assert.equal(report.passed, false);
+  await type(page, solution);
+  await grade(page);
+  await page.evaluate(() => (location.hash = "#/notebook"));
+  assert.equal(await page.locator(".attempt", { hasText: "after a solution was shown" }).count(), 2);
+});
+
+test("an own failure joins the lab's cases", async ({ serve, open }) => {
+  const server = await serve();
+  const page = await open();
+  await enter(page, server.link, "#/lab/attention");
+  await type(page, solution);
+  const form = page.locator(".failure-form");
+  for (const [kind, text, says] of [
+    ["python", "attend([1e200], [[1e200]], [[1]], [True])", "clause D3"],
+    ["json", '{"query": [1], "keys": [], "values": []}', "clause A3"],
+  ]) {
+    await form.getByLabel("Written as").selectOption(kind);
+    await form.locator("textarea").fill(text);
+    await form.getByRole("button", { name: "Test it" }).click();
+    await form.locator(".failure-result .banner.good", { hasText: says }).waitFor();
+  }
+  await form.locator("textarea").fill("attend(open('x'))");
+  await form.getByRole("button", { name: "Test it" }).click();
+  await form.locator(".trouble", { hasText: "This is no input yet" }).waitFor();
+  assert.equal(await form.locator(".kept-cases li").count(), 2);
+  await grade(page);
+  assert.match(await page.locator(".banner.good").first().textContent(), /Passed\. 44 of 44/);
+});
+
+test("Pyodide reports what CPython reports", async ({ serve, open }) => {
+  const server = await serve();
+  const page = await open();
+  await enter(page, server.link);
+  const sources = {};
+  for (const kind of ["right", "wrong"]) {
+    for (const name of readdirSync(join(settingsOf.learn, kind))) {
+      if (name.endsWith(".py")) sources[`${kind}/${name}`] = readFileSync(join(settingsOf.learn, kind, name), "utf8");
+    }
+  }
+  const { execFileSync } = await import("node:child_process");
+  const python = `import json, sys
+from qkv.learn.grader import grade
+print(json.dumps({name: grade(source).to_dict() for name, source in json.load(sys.stdin).items()}))`;
+  const cpython = JSON.parse(
+    execFileSync(settingsOf.python, ["-c", python], {
+      input: JSON.stringify(sources),
+      env: { ...process.env, PYTHONPATH: settingsOf.home },
+      maxBuffer: 1 << 28,
+    }).toString(),
+  );
+  const { python: version, ...pyodide } = await page.evaluate(async (all) => {
+    const interpreter = await WebAssembly.compileStreaming(fetch("pyodide/pyodide.asm.wasm"));
+    const library = await (await fetch("pyodide/python_stdlib.zip")).arrayBuffer();
+    const files = {};
+    for (const name of ["plain.py", "grader.py"]) files[name] = await (await fetch(`py/${name}`)).text();
+    const worker = new Worker("assets/worker.js", { type: "module" });
+    const ask = (message, done) =>
+      new Promise((resolve, reject) => {
+        worker.onmessage = ({ data }) => (data.type === done ? resolve(data.result) : data.type === "died" && reject(new Error(data.message)));
+        worker.postMessage(message);
+      });
+    await ask({ type: "start", interpreter, library, files }, "ready");
+    const reports = {};
+    for (const [name, source] of Object.entries(all)) reports[name] = await ask({ type: "grade", source, extra: [], skip: {} }, "done");
+    return reports;
+  }, sources);
+  assert.equal(version, undefined);
+  const apart = [];
+  for (const [name, report] of Object.entries(cpython)) {
+    // Which Python it was is the one thing that may differ.
+    const { python: _, ...here } = pyodide[name];
+    const { python: __, ...there } = report;
+    if (JSON.stringify(here) !== JSON.stringify(there)) apart.push(name);
+    assert.equal(here.passed, name.startsWith("right/"), name);
+  }
+  assert.deepEqual(apart, []);
+});
