@@ -302,6 +302,8 @@ def _repeated_keys(call: Call, times: int) -> Call:
 
 def _round(call: Call, dtype: str) -> Call:
     given = {n: rounded(getattr(call, n), dtype) for n in ("query", "key", "value")}
+    if call.key_dtype is not None:
+        given.update({n: rounded(given[n], call.key_dtype) for n in ("key", "value")})
     if call.bias is not None:
         given["bias"] = rounded(call.bias, dtype)
     if call.cotangent is not None:

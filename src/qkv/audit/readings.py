@@ -105,7 +105,18 @@ EMPTY_NAN = Reading("a row without keys is NaN", finish=_empty_rows(float("nan")
 EMPTY_MEAN = Reading("a row without keys is the mean of every V, forbidden ones included", finish=_empty_rows(_mean_of_values))
 EMPTY_SOFTMAX = Reading("a row without keys ignores its mask", finish=_empty_rows(_unmasked))
 EMPTY_ZERO = Reading("a row without keys is 0", finish=_empty_rows(0.0))
-EMPTY = (EMPTY_NAN, EMPTY_MEAN, EMPTY_SOFTMAX)
+
+
+def _empty_in_every_head(call: Call, answer: Right) -> Right | None:
+    rows = _empty(answer)
+    if not rows.any() or call.sizes[1] < 2:
+        return None
+    n, tol = answer.parts["output"]
+    return _with(answer, output=(np.where(rows.any(1)[:, None, :, None], np.nan, n), tol))
+
+
+EMPTY_NAN_HEADS = Reading("a row without keys is NaN, in its other heads as well", finish=_empty_in_every_head)
+EMPTY = (EMPTY_NAN, EMPTY_MEAN, EMPTY_SOFTMAX, EMPTY_NAN_HEADS)
 
 
 def _empty_lse(number: float, tolerance: float) -> Finish:
@@ -493,6 +504,20 @@ def _first_head_mask(call: Call) -> Call | None:
     return call.but(mask=call.mask[..., :1, :, :])
 
 
+def _first_batch_keys(call: Call) -> Call | None:
+    if call.sizes[0] < 2 or call.key.shape[0] != call.sizes[0]:
+        return None
+    return call.but(**{n: np.broadcast_to(getattr(call, n)[:1], getattr(call, n).shape) for n in ("key", "value")})
+
+
+def _as_contiguous(call: Call) -> Call | None:
+    """Transposed arrays read in the order in which they lie."""
+    if call.strides != "transposed":
+        return None
+    lying = {n: getattr(call, n).swapaxes(1, 2).reshape(getattr(call, n).shape) for n in ("query", "key", "value")}
+    return call.but(**lying)
+
+
 def _unnormalised(call: Call, answer: Right) -> Right | None:
     n, tol = answer.parts["output"]
     lse, _ = answer.parts["lse"]
@@ -510,11 +535,15 @@ def _lengths_off(by: int) -> Change:
     return change
 
 
+def _finite(call: Call) -> bool:
+    return all(bool(np.isfinite(x).all()) for x in (call.query, call.key, call.value))
+
+
 def _sentinel(number: float) -> Change:
     """Forbidden pairs are pairs with this added."""
 
     def change(call: Call) -> Call | None:
-        if call.mask is None or call.rows is not None:
+        if call.mask is None or call.rows is not None or not _finite(call):
             return None
         B, H, _, L, S, _, _ = call.sizes
         low = np.where(np.broadcast_to(call.mask, (B, H, L, S)), 0.0, number)
@@ -544,6 +573,10 @@ def _sink_twice(call: Call) -> Call | None:
     return None if call.sink is None else call.but(sink=call.sink + np.log(2))
 
 
+SENTINELS = (
+    _fault("forbidden pairs have -10000 added", _sentinel(-1e4)),
+    _fault("forbidden pairs have -1000 added", _sentinel(-1e3)),
+)
 ZEROS = _fault("the output is zeros", finish=_constant(0.0))
 ALL_NAN = _fault("the output is NaN everywhere", finish=_constant(float("nan")))
 
@@ -562,11 +595,12 @@ def faults() -> Iterator[Reading]:
     yield _fault("the lengths reach one key too far", _lengths_off(1))
     yield _fault("the lengths stop one key short", _lengths_off(-1))
     yield _fault("the segments are ignored", _drop(segments=None))
+    yield _fault("the keys of the first batch serve all", _first_batch_keys)
+    yield _fault("strides are ignored", _as_contiguous)
     yield _fault("the mask of the first batch serves all", _first_batch_mask)
     yield _fault("the mask of the first head serves all", _first_head_mask)
     yield _fault("the mask is ignored", _drop(mask=None))
-    yield _fault("forbidden pairs have -10000 added", _sentinel(-1e4))
-    yield _fault("forbidden pairs have -1000 added", _sentinel(-1e3))
+    yield from SENTINELS
     yield _fault("the bias is ignored", _drop(bias=None))
     yield BIAS_SCALED
     yield _fault("the slopes are ignored", _drop(slopes=None))

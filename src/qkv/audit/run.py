@@ -30,7 +30,8 @@ class Choice:
     Attributes:
         profile: a name of `PROFILES`. clauses, case: only these. seed: only this one, instead of a few from 0.
         seeds: how many seeds at most; None: as many as a case asks for. dtypes: only these of the kernel's.
-        deep: also every length 1…70 and around powers of two. shrinking: whether counterexamples are made small.
+        deep: also every length 1…70 and around powers of two. shrinking: whether counterexamples are made small,
+            effort: for so many seconds each.
     """
 
     profile: str = "strict"
@@ -41,6 +42,7 @@ class Choice:
     dtypes: tuple[str, ...] = ()
     deep: bool = False
     shrinking: bool = True
+    effort: float | None = None
 
 
 def chosen(choice: Choice) -> list[Case]:
@@ -163,6 +165,7 @@ class _Run:
                 return (again.verdict, again.name) == (finding.verdict, finding.name)
 
             trials, seconds = _EFFORT[finding.verdict]
+            seconds = seconds if self.choice.effort is None else self.choice.effort
             small = shrink(base, same, at, trials=0 if "no answer within" in finding.name else trials, seconds=seconds)
         again, calls, results = self._try(small, dtype)
         if (again.verdict, again.name) != (finding.verdict, finding.name):

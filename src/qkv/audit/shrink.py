@@ -53,6 +53,7 @@ def shrink(call: Call, fails: Callable[[Call], bool], at: tuple[int, ...], *, tr
 
 def _smaller(call: Call, at: tuple[int, ...]) -> Iterator[Call]:
     """Candidates, the boldest first."""
+    yield from _bold(call, at)
     yield from _fewer_batches(call, at)
     yield from _fewer_heads(call, at)
     yield from _fewer_rows(call, at)
@@ -60,6 +61,22 @@ def _smaller(call: Call, at: tuple[int, ...]) -> Iterator[Call]:
     yield from _fewer_arguments(call)
     yield from _fewer_columns(call)
     yield from _simpler(call)
+
+
+def _bold(call: Call, at: tuple[int, ...]) -> Iterator[Call]:
+    """Long calls take long, so everything at once: one row, one column, equal scores, the large values near the row."""
+    if call.rows is None or len(at) < 3 or not (call.query.any() or call.key.any()):
+        return
+    row = at[2] if at[2] in call.rows else call.rows[0]
+    _, _, _, L, S, _, E = call.sizes
+    column = min(at[3], E - 1) if len(at) > 3 else 0
+    value = call.value[..., column : column + 1]
+    large = np.abs(value) >= 0.01 * np.abs(value).max()
+    near = np.abs(np.arange(S) - row)[None, None, :, None] <= (300 if L == S else S)
+    flat = call.but(query=np.zeros_like(call.query), key=np.zeros_like(call.key), rows=(row,))
+    yield flat.but(value=np.where(large & near, value, 0.0))
+    yield flat.but(value=np.where(large, value, 0.0))
+    yield flat.but(value=value)
 
 
 def _per_pair(call: Call, axis: int, index: Any) -> dict[str, Any]:

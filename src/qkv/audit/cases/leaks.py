@@ -81,7 +81,7 @@ def _poked(part: str, number: float, fields: Callable[[Size], dict[str, Any]]) -
 
 
 def _nonfinite() -> Iterator[Case]:
-    silent = (r.NAN_SKIPPED, r.NAN_ZEROED, r.NAN_COLUMNS, r.INFINITY_FLOWS, r.MINUS_INFINITY_DROPPED, r.MINUS_INFINITY_ZERO, r.NAN_CROSSES, r.INFINITY_CROSSES)
+    silent = (r.NAN_SKIPPED, r.NAN_ZEROED, r.NAN_COLUMNS, r.INFINITY_FLOWS, r.MINUS_INFINITY_DROPPED, r.MINUS_INFINITY_ZERO, r.NAN_CROSSES, r.INFINITY_CROSSES, r.NAN_FILLS)
     for part in ("query", "key", "value"):
         for name, number in (("nan", float("nan")), ("inf", float("inf"))):
             yield Case(

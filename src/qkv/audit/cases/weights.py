@@ -40,7 +40,7 @@ def cases() -> Iterator[Case]:
         "an allowed score of -20000 beats a forbidden 0",
         "core",
         lambda rng, s: Call(_a([-20000]), _a([1, 0]), _a([1, 100]), scale=1.0, mask=np.array([[True, False]])),
-        alternatives=(),
+        alternatives=r.SENTINELS,
         seeds=1,
     )
     yield Case(
