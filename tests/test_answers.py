@@ -193,7 +193,10 @@ def test_c6_contributions_are_weight_times_value(problem: Problem, seed: int) ->
     clear = radius > 4 * turn
     with np.errstate(all="ignore"):
         exact = np.where(clear, w * along / length, share)
-        slack = np.where(clear, w * size * turn * 4 / length + right.rounded(width + 8) * w * size / radius, 0) + tiny
+        slack = (
+            np.where(clear, w * size * turn * 4 / length + (right.rounded(width + 8) * w * size + tiny) / radius, 0)
+            + tiny
+        )
     within(share.astype(np.longdouble), exact, slack, "share")
     total = np.where(clear[..., 0], share.astype(np.longdouble).sum(-1), 1)
     within(total, np.ones_like(total), slack.sum(-1) + 4 * right.unit, "shares add up to 1")
