@@ -1,0 +1,110 @@
+"""`qkv audit` at the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from qkv.audit import CLAUSES, all_cases
+from qkv.audit.isolate import Here
+from qkv.cli.main import main
+
+KERNEL = """
+import numpy as np
+
+def attention(query, key, value, attn_mask=None, is_causal=False):
+    score = np.einsum("bhld,bhsd->bhls", query, key) * query.shape[-1] ** -0.5
+    if attn_mask is not None:
+        score = score + np.where(attn_mask, 0, -1e4)
+    if is_causal:
+        score = np.where(np.tri(*score.shape[-2:], dtype=bool), score, -np.inf)
+    mass = np.exp(score - score.max(-1, keepdims=True))
+    return np.einsum("bhls,bhse->bhle", mass / mass.sum(-1, keepdims=True), value)
+"""
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> str:
+    (tmp_path / "kernel.py").write_text(KERNEL)
+    return f"{tmp_path / 'kernel.py'}:attention"
+
+
+def test_from_a_file_to_a_verdict(kernel: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """C3: the sentinel is named, the input is small, and a line reproduces it."""
+    code = main(["audit", kernel, "--accepts", "mask=attn_mask,causal=is_causal", "--clause", "C3,B5", "--profile", "core"])
+    out = capsys.readouterr().out
+    assert code == 1
+    assert "wrong: forbidden pairs have -10000 added" in out
+    assert "value 1×1×2×1: [1 100]" in out
+    assert "--case C3-low-score" in out
+    assert max(len(line) for line in out.splitlines() if "qkv audit" not in line) <= 80
+
+
+def test_json_is_complete(kernel: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every row of the profile, and which of them fail."""
+    code = main(["audit", kernel, "--accepts", "mask=attn_mask", "--in-process", "--profile", "core", "--json"])
+    record = json.loads(capsys.readouterr().out)
+    assert code == 1
+    (report,) = record["reports"]
+    assert {row["case"] for row in report["rows"]} == {c.id for c in all_cases() if c.profile == "core"}
+    assert "C3-low-score" in report["failed"]
+    assert report["clauses"]["C3"] == "wrong"
+    assert report["clauses"]["A1"] == "keeps"
+    assert 0.3 < report["reached"] < 1
+
+
+def test_the_table_has_every_clause_and_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    """Clauses × kernels, one mark a cell."""
+    assert main(["audit", "qkv-numpy", "qkv-numpy", "--in-process", "--profile", "core", "--clause", "A1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines if line.strip()[:2] in CLAUSES] == list(CLAUSES)
+    assert max(map(len, lines)) <= 80
+
+
+def test_an_interrupt_shows_what_is_known(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ctrl-C after a few cases."""
+    ask, count = Here.ask, [0]
+
+    def interrupted(self: Here, call: object) -> object:
+        count[0] += 1
+        if count[0] > 12:
+            raise KeyboardInterrupt
+        return ask(self, call)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Here, "ask", interrupted)
+    assert main(["audit", "qkv-numpy", "--in-process"]) == 130
+    out = capsys.readouterr().out
+    assert "A1" in out
+    assert "not finished" in out
+    assert "this is what was known so far" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nothing-known"], "there is no kernel 'nothing-known'"),
+        ([], "name a kernel, or pass --all"),
+        (["qkv-numpy", "--clause", "Z9"], "--clause must be among"),
+        (["qkv-numpy", "--case", "A1-nothing"], "there is no case 'A1-nothing'"),
+        (["a.py:f", "--accepts", "masks"], "accepts must be among"),
+        (["a.py:f", "--lengths", "16"], "--lengths must be multiple:N"),
+        (["qkv-numpy", "--accepts", "mask"], "--accepts is for your own kernel"),
+        (["not_there.py:f"], "cannot be audited"),
+    ],
+)
+def test_wrong_calls_are_one_sentence(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """G2: exit code 2 and the way out."""
+    assert main(["audit", *words]) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def test_the_list_names_kernels_features_and_cases(capsys: pytest.CaptureFixture[str]) -> None:
+    """What there is to name."""
+    assert main(["audit", "--list"]) == 0
+    out = capsys.readouterr().out
+    for word in ("torch-sdpa", "qkv-native", "softcap", "B6-decode", "X-own-work"):
+        assert word in out
