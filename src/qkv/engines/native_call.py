@@ -33,13 +33,14 @@ def run_output(problem: Problem, plan: Plan, output: Array) -> tuple[Array, npt.
     lse, status = np.empty(shape, problem.dtype.compute), np.zeros(shape, np.uint8)
     any_bits, all_bits, touched = 0, 0xFF, 0
     for batch, rows, call in _parts(problem, plan, "output"):
-        result = native.run(call)
+        whole = call.query.shape[:-3] == problem.batch and call.query.shape[-2] == problem.queries
+        result = native.run(call, output=output.reshape(*problem.batch, *output.shape[1:]) if whole else None)
         at = (batch, slice(None), rows)
         assert result.output is not None
         assert result.lse is not None
-        output[at], lse[at], status[at] = (
-            x.reshape(y[at].shape) for x, y in ((result.output, output), (result.lse, lse), (result.status, status))
-        )
+        found = ((result.lse, lse), (result.status, status), (result.output, output))
+        for part, into in found[:2] if whole else found:
+            into[at] = part.reshape(into[at].shape)
         any_bits, all_bits, touched = (
             any_bits | result.status_any,
             all_bits & result.status_all,
