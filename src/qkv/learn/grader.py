@@ -396,7 +396,14 @@ class _Guard:
         system, get, clear, update = sys, dict.get, dict.clear, dict.update
         size, put, drop, has = len, type.__setattr__, type.__delattr__, dict.__contains__
         own = {"__doc__", "__dict__", "__weakref__", "__annotations__", "__annotations_cache__", "_abc_impl"}
-        own |= {"__abstractmethods__", "__dataclass_fields__", "__static_attributes__", "__firstlineno__"}
+        own |= {
+            "__annotate__",
+            "__annotate_func__",
+            "__abstractmethods__",
+            "__dataclass_fields__",
+            "__static_attributes__",
+            "__firstlineno__",
+        }
         settrace, setprofile = sys.settrace, sys.setprofile
         set_limit, get_limit = sys.setrecursionlimit, sys.getrecursionlimit
         trace, profile, streams = sys.gettrace(), sys.getprofile(), (sys.stdout, sys.stderr)
@@ -2023,18 +2030,21 @@ def explain(case: dict[str, Any], hints: int = 0) -> str:
 
 
 def essence(report: dict[str, Any] | Report) -> dict[str, Any]:
-    """What two interpreters must agree on: all of a report but the Python's version, messages, and last digits.
+    """What two interpreters must agree on: a report without the Python's version, its messages, and last digits.
 
-    Messages of exceptions and the last bit of `math.exp` differ between versions of Python and C libraries.
+    Messages of exceptions and the last bit of `math.exp` differ between versions of Python and C libraries, and
+    JavaScript writes 1.0 as 1.
     """
     data = report.to_dict() if isinstance(report, Report) else report
 
     def stripped(value: Any) -> Any:
         if isinstance(value, dict):
-            return {key: stripped(item) for key, item in value.items() if key not in ("message", "python")}
+            left_out = ("message", "python", "printed", "printed_cut")
+            return {key: stripped(item) for key, item in value.items() if key not in left_out}
         if isinstance(value, list):
             return [stripped(item) for item in value]
-        return float(f"{value:.9g}") if isinstance(value, float) else value
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        return float(f"{value:.9g}") if number else value
 
     result: dict[str, Any] = stripped(data)
     return result

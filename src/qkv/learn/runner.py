@@ -233,6 +233,8 @@ def read_solution(path: str | os.PathLike[str]) -> str:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"a solution must be text in UTF-8, but byte {error.start} is not; save it as UTF-8") from None
+    if Path(path).suffix.lower() == ".json" and not text.lstrip().startswith("{"):
+        raise ValueError("a submission in JSON must be an object with the text `code`; download it again")
     code = grader.submitted_code(text)
     if len(code) > MAX_SOURCE:
         raise ValueError(f"a solution must have at most {MAX_SOURCE:,} characters; this is something else")

@@ -1,6 +1,7 @@
 """Decimals with 40 digits, cast to float at the end."""
 
 import decimal
+import math
 from decimal import Decimal
 
 
@@ -47,7 +48,7 @@ def attend(query, keys, values, allowed):
         root = Decimal(len(q)).sqrt()
         scores = [sum(a * b for a, b in zip(q, k)) / root for k in ks]
         top = max(score for score, may in zip(scores, allowed) if may)
-        if abs(top) > Decimal(1.7976931348623157e308):
+        if math.isinf(float(top)):
             raise ValueError("a score overflows")
         powers = [(score - top).exp() if may else Decimal(0) for score, may in zip(scores, allowed)]
         total = sum(powers)
