@@ -165,6 +165,7 @@ test("hints come one by one, and a solution is recorded", async ({ serve, open }
   await type(page, solution);
   await grade(page);
   await page.evaluate(() => (location.hash = "#/notebook"));
+  await page.locator(".attempt").first().waitFor();
   assert.equal(await page.locator(".attempt", { hasText: "after a solution was shown" }).count(), 2);
 });
 
@@ -202,17 +203,16 @@ test("Pyodide reports what CPython reports", async ({ serve, open }) => {
     }
   }
   const { execFileSync } = await import("node:child_process");
-  const python = `import json, sys
-from qkv.learn.grader import grade
-print(json.dumps({name: grade(source).to_dict() for name, source in json.load(sys.stdin).items()}))`;
-  const cpython = JSON.parse(
-    execFileSync(settingsOf.python, ["-c", python], {
-      input: JSON.stringify(sources),
-      env: { ...process.env, PYTHONPATH: settingsOf.home },
-      maxBuffer: 1 << 28,
-    }).toString(),
-  );
-  const { python: version, ...pyodide } = await page.evaluate(async (all) => {
+  // Messages and last digits belong to an interpreter; `essence` leaves them out of both.
+  const python = (what) =>
+    JSON.parse(
+      execFileSync(settingsOf.python, ["-c", `import json, sys\nfrom qkv.learn.grader import essence, grade\n${what}`], {
+        input: JSON.stringify(what.includes("grade(") ? sources : pyodide),
+        env: { ...process.env, PYTHONPATH: settingsOf.home },
+        maxBuffer: 1 << 28,
+      }).toString(),
+    );
+  const pyodide = await page.evaluate(async (all) => {
     const interpreter = await WebAssembly.compileStreaming(fetch("pyodide/pyodide.asm.wasm"));
     const library = await (await fetch("pyodide/python_stdlib.zip")).arrayBuffer();
     const files = {};
@@ -228,14 +228,12 @@ print(json.dumps({name: grade(source).to_dict() for name, source in json.load(sy
     for (const [name, source] of Object.entries(all)) reports[name] = await ask({ type: "grade", source, extra: [], skip: {} }, "done");
     return reports;
   }, sources);
-  assert.equal(version, undefined);
-  const apart = [];
-  for (const [name, report] of Object.entries(cpython)) {
-    // Which Python it was is the one thing that may differ.
-    const { python: _, ...here } = pyodide[name];
-    const { python: __, ...there } = report;
-    if (JSON.stringify(here) !== JSON.stringify(there)) apart.push(name);
-    assert.equal(here.passed, name.startsWith("right/"), name);
+  const here = python("print(json.dumps({name: essence(report) for name, report in json.load(sys.stdin).items()}))");
+  const there = python("print(json.dumps({name: essence(grade(source)) for name, source in json.load(sys.stdin).items()}))");
+  assert.equal(Object.keys(here).length, Object.keys(sources).length);
+  for (const [name, report] of Object.entries(there)) {
+    assert.equal(report.passed, name.startsWith("right/"), name);
+    // As text: on its way through JavaScript a zero has lost its sign on one side.
+    assert.equal(JSON.stringify(here[name]), JSON.stringify(report), name);
   }
-  assert.deepEqual(apart, []);
 });

@@ -112,7 +112,7 @@ function innerLinks(): void {
     event.preventDefault();
     const target = document.getElementById(to);
     target?.scrollIntoView();
-    (target?.querySelector<HTMLElement>("h2") ?? target)?.focus({ preventScroll: true });
+    (target?.querySelector<HTMLElement>(":scope > .section-head h2") ?? target)?.focus({ preventScroll: true });
   });
 }
 

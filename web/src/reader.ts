@@ -244,7 +244,7 @@ function question(place: HTMLElement, ask: Ask): void {
 
 function scrolling(table: HTMLTableElement): void {
   if (table.parentElement?.classList.contains("scrolls")) return;
-  const box = h("div", { class: "scrolls", tabindex: "0", role: "region", "aria-label": "Table" });
+  const box = h("div", { class: "scrolls", tabindex: "0", role: "group", "aria-label": "Table" });
   table.replaceWith(box);
   box.append(table);
 }

@@ -11,7 +11,7 @@ export function traceView(example: Example): HTMLElement {
   const formula = h("p", { class: "step-formula" });
   const words = h("p", { class: "step-words" });
   const code = h("ol", { class: "step-code" });
-  const table = h("div", { class: "scrolls", tabindex: "0", role: "region", "aria-label": "The numbers so far, table" });
+  const table = h("div", { class: "scrolls", tabindex: "0", role: "group", "aria-label": "The numbers so far, table" });
   const back = h("button", { type: "button", class: "quiet", onclick: () => go(at - 1) }, "← Back");
   const next = h("button", { type: "button", class: "solid", onclick: () => go(at + 1) }, "Next step →");
   const lines = steps.map((step, i) =>

@@ -119,12 +119,12 @@ export function numbersTable(caption: string, head: string[], rows: Cell[][]): H
   };
   return h(
     "div",
-    { class: "scrolls", tabindex: "0", role: "region", "aria-label": `${caption}, table` },
+    { class: "scrolls", tabindex: "0", role: "group", "aria-label": `${caption}, table` },
     h(
       "table",
       {},
       h("caption", {}, caption),
-      h("thead", {}, h("tr", {}, ...head.map((title) => h("th", { scope: "col" }, title)))),
+      h("thead", {}, h("tr", {}, ...head.map((title) => (title ? h("th", { scope: "col" }, title) : h("td", {}))))),
       h("tbody", {}, ...rows.map((row) => h("tr", {}, ...row.map(cell)))),
     ),
   );

@@ -89,7 +89,7 @@ export function editor(text: string, label: string, describedBy: string, events:
           ]),
         ),
         keymap.of([...closeBracketsKeymap, ...defaultKeymap, ...historyKeymap, indentWithTab]),
-        EditorView.contentAttributes.of({ "aria-label": label, "aria-description": describedBy, spellcheck: "false" }),
+        EditorView.contentAttributes.of({ "aria-label": label, "aria-description": describedBy, spellcheck: "false", tabindex: "0" }),
         EditorView.updateListener.of((update) => {
           if (update.docChanged) events.changed(update.state.doc.toString());
         }),

@@ -153,7 +153,7 @@ function rowView(head: Head, row: HeadRow, result: Result | null): HTMLElement {
     text,
     h(
       "div",
-      { class: "scrolls", tabindex: "0", role: "region", "aria-label": "What the head read most, table" },
+      { class: "scrolls", tabindex: "0", role: "group", "aria-label": "What the head read most, table" },
       h(
         "table",
         {},

@@ -53,8 +53,12 @@ async function load({ interpreter, library, files }: Start): Promise<Call> {
   const run = pyodide.pyimport("host").run;
   // Warm: the definition's first call, and what the grader builds once.
   run(JSON.stringify({ type: "try", source: "def attend(*a): return None", text: "attend([1],[[1]],[[1]],[True])" }), noop, noop);
+  // The definition is loaded and needs its file no more; a learner's `from plain import attend` would be no exercise.
   pyodide.runPython(
-    "sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__name__ != 'JsFinder']\n" +
+    "sys.path.remove('/lab')\n" +
+      "import shutil; shutil.rmtree('/lab')\n" +
+      "for name in ('plain', 'host'): sys.modules.pop(name, None)\n" +
+      "sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__name__ != 'JsFinder']\n" +
       "for name in [name for name in sys.modules if name.partition('.')[0] in ('js', 'pyodide_js')]: del sys.modules[name]\n",
   );
   cutOff();
