@@ -23,11 +23,13 @@ DEVELOPMENT := $(VENV)/.development
 
 SANITIZE_VENV := .venv-sanitize
 SANITIZE := $(SANITIZE_VENV)/.package
-SANITIZED ?= tests
+# Tests that go through the native engine with numbers of every kind; memory and speed mean nothing there.
+SANITIZED ?= $(wildcard $(addprefix tests/test_,native_*.py contract_*.py definition.py row_bits.py partial.py \
+  cache.py bug_cases.py))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-fast check bench docs sanitize clean
+.PHONY: help demo test test-fast check bench docs sanitize browser learn-assets clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1 · \2/p' Makefile | column -t -s · 2>/dev/null \
@@ -36,7 +38,7 @@ help: ## list the targets
 demo: $(PACKAGE) ## install the package, then see attention computed, traced and checked
 	$(BIN)/qkv demo --out demo $(ARGS)
 
-test: check $(DEVELOPMENT) $(PACKAGE) ## everything: style, types, every clause of the contract, what the docs show
+test: check $(DEVELOPMENT) $(PACKAGE) browser ## everything: style, types, every clause of the contract, what the docs show
 	$(BIN)/python -m pytest --cov=qkv --cov-report=term:skip-covered --cov-fail-under=95 $(ARGS)
 
 test-fast: $(DEVELOPMENT) $(PACKAGE) ## the tests without those marked slow, without coverage
@@ -61,6 +63,18 @@ sanitize: $(SANITIZE) ## the native engine under AddressSanitizer and UBSan
 	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
 	PYTHONMALLOC=malloc QKV_REQUIRE_NATIVE=1 QKV_SANITIZE=1 \
 	$(SANITIZE_VENV)/bin/python -m pytest -m "not slow" -p no:cacheprovider $(SANITIZED) $(ARGS)
+
+# What the browser tests need. Where it cannot be had they are skipped, with one line that says so.
+browser:
+	@if command -v npm > /dev/null && [ ! -d web/node_modules ]; then npm ci --prefix web --silent || true; fi
+	@if ! command -v chromium > /dev/null && command -v apt-get > /dev/null && [ "$$(id -u)" = 0 ]; then \
+	  apt-get install -y -q chromium > /dev/null 2>&1 || true; fi
+
+learn-assets: $(MADE) ## build the lesson's page and its wheel into dist/ (needs Node)
+	npm ci --prefix web --silent
+	npm run --prefix web --silent check
+	npm run --prefix web --silent build
+	$(PIP) wheel --no-deps --wheel-dir dist ./learn
 
 clean: ## remove environments and everything built
 	rm -rf $(VENV) $(SANITIZE_VENV) build dist demo .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis
