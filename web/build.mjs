@@ -26,6 +26,7 @@ const builder = await context({
   legalComments: "none",
   loader: { ".py": "text" },
   external: ["*.woff2"],
+  metafile: true,
   logLevel: "warning",
 });
 
@@ -44,6 +45,25 @@ await writeFile(join(out, "pyodide/pyodide-lock.json"), JSON.stringify({ ...lock
 
 if (process.argv.includes("--watch")) await builder.watch();
 else {
-  await builder.rebuild();
+  const { metafile } = await builder.rebuild();
   await builder.dispose();
+  await writeFile(join(out, "licenses.txt"), await licenses(Object.keys(metafile.inputs)));
+}
+
+/** The licence of every package that went into the page, as its authors wrote it. */
+async function licenses(inputs) {
+  const bundled = inputs.map((path) => path.match(/node_modules\/((?:@[^/]+\/)?[^/]+)\//)?.[1]).filter(Boolean);
+  const texts = [];
+  for (const name of [...new Set(bundled), "@fontsource/source-serif-4"].sort()) {
+    const { version, license } = JSON.parse(await readFile(join(modules, name, "package.json"), "utf8"));
+    const text = await readFile(join(modules, name, "LICENSE"), "utf8");
+    texts.push(`${name} ${version} (${license})\n\n${text.trim()}\n`);
+  }
+  const { version } = JSON.parse(await readFile(join(modules, "pyodide/package.json"), "utf8"));
+  texts.push(
+    `Pyodide ${version} (Mozilla Public License 2.0, https://www.mozilla.org/MPL/2.0/), unchanged, in pyodide/. Source: ` +
+      "https://github.com/pyodide/pyodide. It holds CPython and its standard library (Python Software Foundation License, " +
+      "https://docs.python.org/3/license.html). pyodide-lock.json was emptied of packages.\n",
+  );
+  return texts.join(`\n${"-".repeat(78)}\n\n`);
 }

@@ -47,9 +47,7 @@ def results(file: str, only: tuple[str, ...], node: str, chromium: str, page: Pa
     }
     environment = {**os.environ, "QKV_BROWSER_TEST": json.dumps(settings)}
     command = [node, "--input-type=module", "-e", f"await import('./{file}'); (await import('./harness.mjs')).main();"]
-    run = subprocess.run(
-        command, cwd=HERE, env=environment, capture_output=True, text=True, timeout=900, check=False
-    )
+    run = subprocess.run(command, cwd=HERE, env=environment, capture_output=True, text=True, timeout=900, check=False)
     told = [json.loads(line) for line in run.stdout.splitlines() if line.startswith('{"name"')]
     assert run.returncode == 0, run.stdout + run.stderr
     return {result["name"]: result for result in told}
@@ -63,7 +61,9 @@ def test_page(file: str, name: str, node: str, chromium: str, page: Path, reques
     wanted = tuple(
         item.callspec.params["name"]
         for item in request.session.items
-        if isinstance(item, pytest.Function) and item.originalname == "test_page" and item.callspec.params["file"] == file
+        if isinstance(item, pytest.Function)
+        and item.originalname == "test_page"
+        and item.callspec.params["file"] == file
     )
     result = results(file, wanted, node, chromium, page)[name]
     assert result["error"] is None, result["error"]

@@ -41,9 +41,19 @@ def examples() -> list[dict[str, Any]]:
             }
         )
     return [
-        {"query": [2**0.5, 0.0], "keys": [[1.0, 0.0], [0.0, 1.0]], "values": [[10.0, 0.0], [0.0, 20.0]], "mask": [True] * 2},
+        {
+            "query": [2**0.5, 0.0],
+            "keys": [[1.0, 0.0], [0.0, 1.0]],
+            "values": [[10.0, 0.0], [0.0, 20.0]],
+            "mask": [True] * 2,
+        },
         {"query": [1.0], "keys": [[1000.0], [999.0]], "values": [[1.0], [2.0]], "mask": [True, True]},
-        {"query": [1e200], "keys": [[-1e200], [1.0], [1e200]], "values": [[1.0], [2.0], [3.0]], "mask": [True, True, False]},
+        {
+            "query": [1e200],
+            "keys": [[-1e200], [1.0], [1e200]],
+            "values": [[1.0], [2.0], [3.0]],
+            "mask": [True, True, False],
+        },
         {"query": [1.0], "keys": [[5.0]], "values": [[1.7e308]], "mask": [True]},
         *drawn,
     ]
@@ -51,11 +61,29 @@ def examples() -> list[dict[str, Any]]:
 
 def sums() -> list[list[float]]:
     dice = random.Random(21)
-    lists = [[dice.uniform(-1, 1) * 10.0 ** dice.randint(-20, 20) for _ in range(dice.randint(0, 12))] for _ in range(300)]
+    lists = [
+        [dice.uniform(-1, 1) * 10.0 ** dice.randint(-20, 20) for _ in range(dice.randint(0, 12))] for _ in range(300)
+    ]
     return [[1e16, 1.0, -1e16], [1.0, 2.0**-53, 2.0**-106], [1.0, 2.0**-53, -(2.0**-106)], [0.1] * 10, *lists]
 
 
-NUMBERS = [0.0, -0.0, 1.0, -1.0, 10.0, 0.0625, 0.1875, 0.0005, 0.001, 0.00099999, 9998.9996, 9999.0, 1e5, -1e5, 123456.0]
+NUMBERS = [
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    10.0,
+    0.0625,
+    0.1875,
+    0.0005,
+    0.001,
+    0.00099999,
+    9998.9996,
+    9999.0,
+    1e5,
+    -1e5,
+    123456.0,
+]
 NUMBERS += [1e-300, 1e300, 2.5, 0.5, 1 / 3, -2 / 3, 1e22, 5e-324, 99999.0, 0.3125, 7.0625, math.inf, -math.inf]
 
 
@@ -65,7 +93,9 @@ def heads() -> list[dict[str, Any]]:
     for count in range(2, 8):
         mask = [True, True, *(dice.random() < 0.6 for _ in range(count - 2))]
         scores = [dice.uniform(-3, 3) for _ in range(count)]
-        made.append({"scores": scores, "values": [[dice.gauss(0, 1) for _ in range(3)] for _ in range(count)], "allowed": mask})
+        made.append(
+            {"scores": scores, "values": [[dice.gauss(0, 1) for _ in range(3)] for _ in range(count)], "allowed": mask}
+        )
     return made
 
 
@@ -82,7 +112,9 @@ def twin(node: str) -> dict[str, Any]:
         return [ready(item) for item in x] if isinstance(x, list) else x
 
     given = {"examples": examples(), "sums": sums(), "numbers": NUMBERS, "heads": heads(), "lengths": LENGTHS}
-    run = subprocess.run([node, str(HERE / "twin.mjs")], input=json.dumps(ready(given)), capture_output=True, text=True, check=False)
+    run = subprocess.run(
+        [node, str(HERE / "twin.mjs")], input=json.dumps(ready(given)), capture_output=True, text=True, check=False
+    )
     assert run.returncode == 0, run.stderr
     answer: dict[str, Any] = json.loads(run.stdout)
     return answer
