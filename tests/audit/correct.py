@@ -13,7 +13,16 @@ from qkv.audit import Domain, FunctionKernel
 ALL = ("float32", "float16", "bfloat16", "float64")
 
 
-def loops(query: Any, key: Any, value: Any, *, mask: Any = None, causal: bool = False, scale: Any = None, return_lse: bool = False) -> Any:
+def loops(
+    query: Any,
+    key: Any,
+    value: Any,
+    *,
+    mask: Any = None,
+    causal: bool = False,
+    scale: Any = None,
+    return_lse: bool = False,
+) -> Any:
     """One number after the other, in Python's doubles."""
     B, H, L, D = query.shape
     share, S = H // key.shape[1], key.shape[2]
@@ -25,7 +34,9 @@ def loops(query: Any, key: Any, value: Any, *, mask: Any = None, causal: bool = 
         scores = {}
         for j in range(S):
             if seen[b, h, i, j] and not (causal and j > i):
-                scores[j] = factor * math.fsum(x * y for x, y in zip(q[b, h, i].tolist(), k[b, h // share, j].tolist(), strict=True))
+                scores[j] = factor * math.fsum(
+                    x * y for x, y in zip(q[b, h, i].tolist(), k[b, h // share, j].tolist(), strict=True)
+                )
         if not scores:
             continue
         peak = max(scores.values())
@@ -38,7 +49,18 @@ def loops(query: Any, key: Any, value: Any, *, mask: Any = None, causal: bool = 
     return (given, lse) if return_lse else given
 
 
-def einsum(query: Any, key: Any, value: Any, *, mask: Any = None, bias: Any = None, causal: bool = False, scale: Any = None, softcap: Any = None, return_lse: bool = False) -> Any:
+def einsum(
+    query: Any,
+    key: Any,
+    value: Any,
+    *,
+    mask: Any = None,
+    bias: Any = None,
+    causal: bool = False,
+    scale: Any = None,
+    softcap: Any = None,
+    return_lse: bool = False,
+) -> Any:
     """Two torch.einsum around a softmax, in float32 (float64 for float64)."""
     import torch
 
@@ -63,17 +85,58 @@ def einsum(query: Any, key: Any, value: Any, *, mask: Any = None, bias: Any = No
     return (out, torch.logsumexp(score, -1)) if return_lse else out
 
 
-def online(query: Any, key: Any, value: Any, *, mask: Any = None, lengths: Any = None, sink: Any = None, return_lse: bool = False) -> Any:
+def online(
+    query: Any,
+    key: Any,
+    value: Any,
+    *,
+    mask: Any = None,
+    lengths: Any = None,
+    sink: Any = None,
+    return_lse: bool = False,
+) -> Any:
     """One key after the other, a running maximum, in float32."""
     return _blocks(query, key, value, mask, lengths, sink, return_lse, block=1, stale=0.0, cast=lambda x: x)
 
 
-def flash(query: Any, key: Any, value: Any, *, mask: Any = None, lengths: Any = None, sink: Any = None, return_lse: bool = False) -> Any:
+def flash(
+    query: Any,
+    key: Any,
+    value: Any,
+    *,
+    mask: Any = None,
+    lengths: Any = None,
+    sink: Any = None,
+    return_lse: bool = False,
+) -> Any:
     """Blocks of three keys, weights rounded to bfloat16, a maximum that is renewed only when it lags by 2 or more."""
-    return _blocks(query, key, value, mask, lengths, sink, return_lse, block=3, stale=2.0, cast=lambda x: x.astype(ml_dtypes.bfloat16).astype(np.float32))
+    return _blocks(
+        query,
+        key,
+        value,
+        mask,
+        lengths,
+        sink,
+        return_lse,
+        block=3,
+        stale=2.0,
+        cast=lambda x: x.astype(ml_dtypes.bfloat16).astype(np.float32),
+    )
 
 
-def _blocks(query: Any, key: Any, value: Any, mask: Any, lengths: Any, sink: Any, return_lse: bool, *, block: int, stale: float, cast: Any) -> Any:
+def _blocks(
+    query: Any,
+    key: Any,
+    value: Any,
+    mask: Any,
+    lengths: Any,
+    sink: Any,
+    return_lse: bool,
+    *,
+    block: int,
+    stale: float,
+    cast: Any,
+) -> Any:
     work = np.float64 if query.dtype == np.float64 else np.float32
     q, k, v = (np.asarray(x, work) for x in (query, key, value))
     share = q.shape[1] // k.shape[1]

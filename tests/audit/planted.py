@@ -11,10 +11,27 @@ import numpy as np
 
 from qkv.audit import Domain, FunctionKernel
 
-ACCEPTS = (
-    "mask bias causal window lengths segments align alibi gqa scale softcap sink lse weights top".split()
-)
-KEYWORDS = {name: {"lse": "return_lse", "weights": "return_weights", "alibi": "slopes", "gqa": ""}.get(name, name) for name in ACCEPTS}
+ACCEPTS = [
+    "mask",
+    "bias",
+    "causal",
+    "window",
+    "lengths",
+    "segments",
+    "align",
+    "alibi",
+    "gqa",
+    "scale",
+    "softcap",
+    "sink",
+    "lse",
+    "weights",
+    "top",
+]
+KEYWORDS = {
+    name: {"lse": "return_lse", "weights": "return_weights", "alibi": "slopes", "gqa": ""}.get(name, name)
+    for name in ACCEPTS
+}
 DOMAIN = Domain(accepts=frozenset([*ACCEPTS, "mask+bias", "cross", "value-width"]))
 
 _calls = {"count": 0}
@@ -47,12 +64,12 @@ def attention(fault: str, query: Any, key: Any, value: Any, **options: Any) -> A
         raise ValueError("batch axes differ")
     if key.shape[0] != query.shape[0]:
         key, value = (np.broadcast_to(x, (query.shape[0], *x.shape[1:])) for x in (key, value))
-    if key.shape[-1] != query.shape[-1] or query.shape[-1] == 0:
-        if fault != "takes any width":
-            raise ValueError("widths differ")
-        query = query[..., : key.shape[-1]]
+    if (key.shape[-1] != query.shape[-1] or query.shape[-1] == 0) and fault != "takes any width":
+        raise ValueError("widths differ")
+    query = query[..., : key.shape[-1]]
     if value.shape[2] != key.shape[2] or query.shape[1] % key.shape[1] or key.dtype != query.dtype:
-        if fault != "promotes" or value.shape[2] != key.shape[2] or query.shape[1] % key.shape[1]:
+        fits = value.shape[2] == key.shape[2] and query.shape[1] % key.shape[1] == 0
+        if not (fault == "promotes" and fits):
             raise ValueError("heads, lengths or types do not fit")
     return _compute(fault, query, key, value, **options)
 
@@ -126,7 +143,9 @@ def _compute(
                 row = _allowed(fault, b, h, i, offset[b], S, mask, causal, window, lengths, segments)
                 with np.errstate(all="ignore"):
                     score = _score(fault, b, h, i, offset[b], S, q, k[b, index[h]], factor, softcap, bias, slopes, mask)
-                    found = _rows(fault, score, row, v[b, index[h]], None if sink is None else sink[h], bias, lost[b, h, i])
+                    found = _rows(
+                        fault, score, row, v[b, index[h]], None if sink is None else sink[h], bias, lost[b, h, i]
+                    )
                 if fault == "stale memory" and L > 4:
                     output[b, h, i[:-1]], lse[b, h, i] = found[0][:-1], found[1]
                 else:
@@ -136,7 +155,19 @@ def _compute(
     return _answer(fault, query, key, value, output, lse, weights, return_lse, return_weights, top)
 
 
-def _allowed(fault: str, b: int, h: int, i: Any, offset: int, S: int, mask: Any, causal: bool, window: Any, lengths: Any, segments: Any) -> Any:
+def _allowed(
+    fault: str,
+    b: int,
+    h: int,
+    i: Any,
+    offset: int,
+    S: int,
+    mask: Any,
+    causal: bool,
+    window: Any,
+    lengths: Any,
+    segments: Any,
+) -> Any:
     j, p = np.arange(S)[None, :], (i + offset)[:, None]
     out = np.ones((len(i), S), bool)
     if mask is not None and fault not in ("ignores mask", "adds mask"):
@@ -165,13 +196,31 @@ def _allowed(fault: str, b: int, h: int, i: Any, offset: int, S: int, mask: Any,
         out &= j < lengths[b] + {"lengths + 1": 1, "lengths - 1": -1}.get(fault, 0)
     if segments is not None and fault != "ignores segments":
         out &= segments[0][i][:, None] == segments[1][None, :]
-    dropped = {"drops last key": 1, "drops last 4": 4 if S > 4 else 0, "drops last 64 at 8192": 64 if S >= 8192 else 0}.get(fault, 0)
+    dropped = {
+        "drops last key": 1,
+        "drops last 4": 4 if S > 4 else 0,
+        "drops last 64 at 8192": 64 if S >= 8192 else 0,
+    }.get(fault, 0)
     if dropped:
         out &= j < S - dropped
     return out
 
 
-def _score(fault: str, b: int, h: int, i: Any, offset: int, S: int, q: Any, k: Any, factor: Any, softcap: Any, bias: Any, slopes: Any, mask: Any) -> Any:
+def _score(
+    fault: str,
+    b: int,
+    h: int,
+    i: Any,
+    offset: int,
+    S: int,
+    q: Any,
+    k: Any,
+    factor: Any,
+    softcap: Any,
+    bias: Any,
+    slopes: Any,
+    mask: Any,
+) -> Any:
     score = q[b, h, i] @ k.T
     added: Any = 0
     if bias is not None and fault != "ignores bias":
@@ -238,7 +287,11 @@ def _rows(fault: str, score: Any, allowed: Any, v: Any, sink: Any, bias: Any, lo
         if fault == "empty ignores mask":
             free = np.exp(score - score.max(-1, keepdims=True))
             out[empty] = ((free / free.sum(-1, keepdims=True)) @ clean)[empty]
-        lse = np.where(empty, {"empty lse +inf": np.inf, "empty lse finite": -1e9, "empty lse NaN": np.nan}.get(fault, -np.inf), lse)
+        lse = np.where(
+            empty,
+            {"empty lse +inf": np.inf, "empty lse finite": -1e9, "empty lse NaN": np.nan}.get(fault, -np.inf),
+            lse,
+        )
     if fault == "base 2":
         lse = lse / np.log(2)
     if fault == "lse without maximum":
@@ -248,7 +301,18 @@ def _rows(fault: str, score: Any, allowed: Any, v: Any, sink: Any, bias: Any, lo
     return out, lse, share
 
 
-def _answer(fault: str, query: Any, key: Any, value: Any, output: Any, lse: Any, weights: Any, return_lse: bool, return_weights: bool, top: Any) -> Any:
+def _answer(
+    fault: str,
+    query: Any,
+    key: Any,
+    value: Any,
+    output: Any,
+    lse: Any,
+    weights: Any,
+    return_lse: bool,
+    return_weights: bool,
+    top: Any,
+) -> Any:
     kind = query.dtype
     if fault == "zeros":
         output = np.zeros_like(output)
@@ -276,7 +340,10 @@ def _answer(fault: str, query: Any, key: Any, value: Any, output: Any, lse: Any,
         given = buffer
     if fault == "own kind":
         given = given.view(_Agreeable)
-    parts = {"output": given, "lse": lse.astype(kind if fault == "half lse" else np.float64 if kind == np.float64 else np.float32)}
+    parts = {
+        "output": given,
+        "lse": lse.astype(kind if fault == "half lse" else np.float64 if kind == np.float64 else np.float32),
+    }
     if return_weights:
         parts["weights"] = weights
     if top is not None:

@@ -63,7 +63,9 @@ def test_a_kernel_in_a_test_file(pytester: pytest.Pytester) -> None:
         test_attention = conformance("mine:attention", profile="core", isolate=False)
         """,
     )
-    result = pytester.runpytest_inprocess("-q", "-p", "no:cacheprovider", "-k", "A1-values or B1-default or B4-full or A3")
+    result = pytester.runpytest_inprocess(
+        "-q", "-p", "no:cacheprovider", "-k", "A1-values or B1-default or B4-full or A3"
+    )
     result.assert_outcomes(failed=2, skipped=1)
     result.stdout.fnmatch_lines(["*differs: no scale is applied*", "*test_attention?B1-default?*"])
 

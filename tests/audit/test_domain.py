@@ -49,7 +49,7 @@ def test_lifting_keeps_the_answer(call: Call, fields: dict[str, Any], dtype: str
     """A1, B1: zero columns, repeated keys, appended rows and respelled rules leave the definition's answer alone."""
     domain = DOMAIN.but(**fields)
     lifted = lift(call, domain, dtype)
-    B, H, G, L, S, D, E = lifted.sizes
+    _B, _H, _G, L, S, D, E = lifted.sizes
     assert L % domain.query_multiple == 0
     assert S % domain.key_multiple == 0
     assert not domain.widths or {D, E} <= set(domain.widths)
@@ -71,7 +71,11 @@ def test_a_scale_a_kernel_cannot_be_told_goes_into_the_query() -> None:
 
 @pytest.mark.parametrize(
     ("fields", "why"),
-    [({"accepts": frozenset()}, "no cross"), ({"widths": (4,)}, "no head width of 8 or more"), ({"longest": 4}, "longer than 4")],
+    [
+        ({"accepts": frozenset()}, "no cross"),
+        ({"widths": (4,)}, "no head width of 8 or more"),
+        ({"longest": 4}, "longer than 4"),
+    ],
 )
 def test_what_cannot_be_lifted_says_why(fields: dict[str, Any], why: str) -> None:
     """A domain that cannot take a case is told in a few words."""
@@ -89,11 +93,20 @@ def test_a_kernel_of_a_narrow_domain_is_audited_without_false_alarm() -> None:
         out = einsum(*(x.transpose(1, 2) for x in (query, key, value)), mask=mask, causal=causal)
         return out.transpose(1, 2)
 
-    domain = Domain(dtypes=("bfloat16",), arrays="torch", layout="blhd", widths=(64,), query_multiple=16, key_multiple=16)
+    domain = Domain(
+        dtypes=("bfloat16",), arrays="torch", layout="blhd", widths=(64,), query_multiple=16, key_multiple=16
+    )
     keywords = {"mask": "mask", "causal": "causal"}
-    kernel = FunctionKernel("narrow", domain.but(accepts=frozenset({"mask", "causal", "cross"}), longest=512), function=narrow, keywords=keywords)
+    kernel = FunctionKernel(
+        "narrow",
+        domain.but(accepts=frozenset({"mask", "causal", "cross"}), longest=512),
+        function=narrow,
+        keywords=keywords,
+    )
     report = audit(target_of(kernel), Choice(profile="core", shrinking=False), isolate=False)
-    assert [(r.case, r.told, r.says) for r in report.rows if r.verdict not in ("keeps", "cannot express", "refuses")] == []
+    assert [
+        (r.case, r.told, r.says) for r in report.rows if r.verdict not in ("keeps", "cannot express", "refuses")
+    ] == []
     kept = [r.case for r in report.rows if r.verdict == "keeps"]
     assert {"A1-values", "B5-causal", "B4-full", "D1-value-large-mask", "C1-large-scores"} <= set(kept)
 

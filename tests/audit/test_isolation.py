@@ -59,7 +59,9 @@ def test_the_end_of_a_process_is_one_answer(child: Child, L: int, told: str) -> 
 
 def test_a_crash_is_one_row_and_nothing_else_is_lost() -> None:
     """One row says so, with the input that does it; the other cases have their rows."""
-    found = {row.case: row for row in audit(target(), Choice(clauses=("C1", "A2"), profile="core", shrinking=False)).rows}
+    found = {
+        row.case: row for row in audit(target(), Choice(clauses=("C1", "A2"), profile="core", shrinking=False)).rows
+    }
     crashed = [row for row in found.values() if row.verdict == "crashes"]
     # With 5 queries the kernel leaves; cases without grouped heads never get there.
     assert {row.case for row in crashed} == {"A2-grouped", "A2-one"}

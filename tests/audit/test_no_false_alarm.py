@@ -8,9 +8,9 @@ import pytest
 from qkv import reference
 from qkv.audit import Call, Choice, Domain, FunctionKernel, audit
 from qkv.audit.call import rounded
+from qkv.audit.isolate import Here
 from qkv.audit.run import chosen, run
 from qkv.audit.targets import target_of
-from qkv.audit.isolate import Here
 from qkv.audit.tolerance import right
 
 from .correct import KERNELS, flash
@@ -25,7 +25,11 @@ def alarms(name: str, seeds: range, deep: bool = False) -> list[str]:
     for seed in seeds:
         for case in chosen(Choice(profile="core")):
             for dtype in bench.domain.dtypes:
-                (row,) = run(bench, Choice(profile="core", case=case.id, seed=seed, dtypes=(dtype,), shrinking=False, deep=deep), "")
+                (row,) = run(
+                    bench,
+                    Choice(profile="core", case=case.id, seed=seed, dtypes=(dtype,), shrinking=False, deep=deep),
+                    "",
+                )
                 if row.verdict not in ("keeps", "cannot express"):
                     out.append(f"{row.case} {dtype} seed {seed}: {row.told} {row.says}")
     return out
@@ -49,7 +53,9 @@ def test_correct_kernels_are_found_correct_a_thousand_times(name: str) -> None:
 def test_rounded_weights_need_to_be_declared() -> None:
     """F2: bounds without the declared arithmetic are too tight for float32 arrays whose weights are bfloat16."""
     domain = Domain(accepts=frozenset({"mask", "cross", "value-width"}))
-    kernel = FunctionKernel("flash", domain, function=lambda q, k, v, mask=None: flash(q, k, v, mask=mask), keywords={"mask": "mask"})
+    kernel = FunctionKernel(
+        "flash", domain, function=lambda q, k, v, mask=None: flash(q, k, v, mask=mask), keywords={"mask": "mask"}
+    )
     report = audit(target_of(kernel), Choice(profile="core", case="A1-values", shrinking=False), isolate=False)
     assert report.rows[0].verdict == "wrong"
 
@@ -75,7 +81,9 @@ def test_gradients_of_the_definition_are_its_differences(softcap: float | None) 
             for sign in (1, -1):
                 moved = array.copy()
                 moved[at] += sign * step
-                operands = {n: getattr(call, n).astype(np.longdouble) for n in ("query", "key", "value")} | {name: moved}
+                operands = {n: getattr(call, n).astype(np.longdouble) for n in ("query", "key", "value")} | {
+                    name: moved
+                }
                 output = reference.attend(*operands.values(), allowed=call.allowed(), softcap=softcap).output
                 ends.append((output * call.cotangent).sum())
             slopes[at] = (ends[0] - ends[1]) / (2 * step)

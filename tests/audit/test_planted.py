@@ -72,7 +72,12 @@ FAULTS = [
     ("base 2", "C5", "C5-lse", "differs: log-sum-exp in base 2"),
     ("ties", "C6", "C6-ties", "wrong: ties take a higher index"),
     ("-10000", "D1", "D1-key-large-mask", "wrong: forbidden pairs have -10000 added"),
-    ("0 times NaN", "D1", "D1-value-nan-mask", "not promised: 0 times NaN: every row has NaN in the columns of such a value"),
+    (
+        "0 times NaN",
+        "D1",
+        "D1-value-nan-mask",
+        "not promised: 0 times NaN: every row has NaN in the columns of such a value",
+    ),
     ("takes NaN for 0", "D2", "D2-value-nan", "differs: NaN and infinity are taken for 0"),
     ("skips NaN", "D2", "D2-value-nan", "differs: keys that hold NaN or infinity are left out in silence"),
     ("sums first", "D3", "D3-mixture", "differs"),
@@ -117,7 +122,11 @@ def test_every_clause_has_a_planted_fault() -> None:
 
 def test_the_unfaulty_function_keeps_everything() -> None:
     """What the faults are planted in is sound, so that each finding is the fault's."""
-    broken = [row.told + " " + row.case + " " + row.says for row in rows(planted(), profile=STRICT) if row.verdict not in ("keeps", "not promised", "cannot express")]
+    broken = [
+        row.told + " " + row.case + " " + row.says
+        for row in rows(planted(), profile=STRICT)
+        if row.verdict not in ("keeps", "not promised", "cannot express")
+    ]
     assert broken == []
 
 

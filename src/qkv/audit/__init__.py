@@ -11,7 +11,6 @@ it) · refuses · cannot express · crashes · not promised.
 from .call import Call, Result
 from .case import Case, Finding, Size
 from .cases import CLAUSES, all_cases
-from .targets import audit, check
 from .conformance import conformance
 from .domain import FEATURES, Domain
 from .kernel import FunctionKernel, Given, Kernel
@@ -19,6 +18,7 @@ from .profiles import PROFILES
 from .readings import Reading
 from .report import Report
 from .run import Choice
+from .targets import audit, check
 from .verdict import Row
 
 __all__ = [

@@ -14,7 +14,7 @@ from .readings import Reading
 from .tolerance import Right, right
 from .verdict import CRASHES, DIFFERS, KEEPS, NOT_PROMISED, REFUSES, WRONG, Mismatch
 
-__all__ = ["Case", "Finding", "Size", "agree", "differ"]
+__all__ = ["Case", "Finding", "Make", "Size", "agree", "differ"]
 
 
 class Size(NamedTuple):
@@ -75,7 +75,9 @@ class Case:
         """What the kernel is asked."""
         return [base] if self.expand is None else self.expand(base)
 
-    def judge(self, calls: Sequence[Call], results: Sequence[Result], arithmetic: frozenset[str], promises: frozenset[str]) -> Finding:
+    def judge(
+        self, calls: Sequence[Call], results: Sequence[Result], arithmetic: frozenset[str], promises: frozenset[str]
+    ) -> Finding:
         """The verdict on one run."""
         found = self._judge(list(calls), list(results), arithmetic)
         if found.verdict == WRONG and self.promise and self.promise not in promises:
@@ -115,7 +117,7 @@ class Case:
                 return Finding(WRONG if reading.fault else DIFFERS, reading.name, first)
         if self.only_refusal or call.unsaid:
             return Finding(DIFFERS, "answered instead of refused", first)
-        if first.part == "dtype" or first.part == "shape":
+        if first.part == "shape":
             return Finding(WRONG, first.note, first)
         for reading in readings.faults():
             answer = readings.answer(call, reading, arithmetic)
@@ -136,17 +138,14 @@ def differ(call: Call, result: Result, answer: Right) -> Mismatch | None:
         full = _full_shape(call, name)
         if got.shape != full:
             return Mismatch("shape", (), 0.0, 0.0, 0.0, f"{name} has shape {got.shape}, not {full}")
-        said = result.dtypes.get(name)
-        if name == "output" and said not in (None, call.dtype):
-            return Mismatch("dtype", (), 0.0, 0.0, 0.0, f"{name} is {said} for {call.dtype} input")
         if call.rows is not None and name not in ("dk", "dv"):
             got = got[:, :, call.judged]
         found = agree(name, want, tolerance, got)
         if found is not None:
-            at = found.index
+            at = found.at
             if call.rows is not None and len(at) > 2 and name not in ("dk", "dv"):
                 at = (*at[:2], call.judged[at[2]], *at[3:])
-            return found._replace(index=at)
+            return found._replace(at=at)
     return None
 
 

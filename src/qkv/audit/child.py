@@ -37,7 +37,12 @@ def main(read_from: int, write_to: int) -> None:
         words = " ".join(str(problem).split())
         write(wire.pack({"error": f"{type(problem).__name__}: {words}"}, {}))
         return
-    about: dict[str, Any] = {"domain": kernel.domain.to_dict(), "name": kernel.name, "version": kernel.version, "notes": list(kernel.notes)}
+    about: dict[str, Any] = {
+        "domain": kernel.domain.to_dict(),
+        "name": kernel.name,
+        "version": kernel.version,
+        "notes": list(kernel.notes),
+    }
     write(wire.pack(about, {}))
     while True:
         result = deliver(kernel, wire.call_from(*wire.unpack(read)))

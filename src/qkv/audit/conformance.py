@@ -17,11 +17,11 @@ from typing import Any
 
 from qkv.errors import FileError
 
-from .targets import target_of
 from .domain import Domain
 from .profiles import PROFILES
 from .report import tell
 from .run import Choice, chosen, run
+from .targets import target_of
 from .verdict import CANNOT, DIFFERS, KEEPS, REFUSES, VERDICTS, Row
 
 __all__ = ["conformance", "judge", "read_ledger"]
@@ -40,7 +40,9 @@ def read_ledger(path: Path | str) -> dict[str, str]:
         if not words:
             continue
         if len(words) < 2 or not any(words[1].startswith(v) for v in VERDICTS):
-            raise FileError(f"{path}, line {number}: a line is CASE VERDICT[: NAME]  # reason, but {line.strip()!r} came")
+            raise FileError(
+                f"{path}, line {number}: a line is CASE VERDICT[: NAME]  # reason, but {line.strip()!r} came"
+            )
         if not mark or not reason.strip():
             raise FileError(f"{path}, line {number}: {words[0]} needs a reason after #")
         out[words[0]] = words[1].strip()

@@ -62,7 +62,9 @@ def _ask(kernel: Kernel, call: Call, facts: dict[str, Any]) -> tuple[dict[str, A
     kept: list[tuple[Any, Array]] = []
     for _ in range(max(call.repeat, 1)):
         given = _given(kernel, call, kind)
-        arrays = {n: getattr(given, n) for n in ("query", "key", "value", "mask", "bias") if getattr(given, n) is not None}
+        arrays = {
+            n: getattr(given, n) for n in ("query", "key", "value", "mask", "bias") if getattr(given, n) is not None
+        }
         before = {n: kind.image(x) for n, x in arrays.items()}
         if call.watch:
             watch.poison(kind.name, [x.nbytes for x in before.values()])
@@ -85,7 +87,9 @@ def _ask(kernel: Kernel, call: Call, facts: dict[str, Any]) -> tuple[dict[str, A
     return parts, dtypes
 
 
-def _look(output: Any, arrays: dict[str, Any], kind: _Kind, kept: list[tuple[Any, Array]], facts: dict[str, Any]) -> None:
+def _look(
+    output: Any, arrays: dict[str, Any], kind: _Kind, kept: list[tuple[Any, Array]], facts: dict[str, Any]
+) -> None:
     """Whose memory the output is, and whether it stays what it was."""
     if output is None:
         return
@@ -227,9 +231,12 @@ class _Kind:
             plain = given.detach().cpu()
             if plain.dtype.is_floating_point and plain.element_size() == 2:
                 plain = plain.view(plain.new_empty(0).short().dtype)
-            return np.ascontiguousarray(plain.numpy()).view(np.uint8).copy() if plain.ndim and plain.numel() else np.zeros(0, np.uint8)
-        array = np.ascontiguousarray(np.asarray(given))
-        return array.view(np.uint8).copy() if array.ndim and array.size else np.zeros(0, np.uint8)
+            given = plain.numpy()
+        array: Array = np.ascontiguousarray(np.asarray(given))
+        out: Array = np.zeros(0, np.uint8)
+        if array.ndim and array.size:
+            out = array.view(np.uint8).copy()
+        return out
 
     def plain(self, given: Any) -> bool:
         """Whether it is an array of the library itself, and not something that behaves like one."""
@@ -255,7 +262,7 @@ class _Kind:
 def _restride(array: Array, how: str) -> Array:
     """The same numbers lying differently in memory, copied."""
     if how == "readonly":
-        out = array.copy()
+        out: Array = array.copy()
         out.flags.writeable = False
         return out
     if how == "transposed":
@@ -268,5 +275,7 @@ def _restride(array: Array, how: str) -> Array:
         room = np.full((*array.shape[:2], 2 * array.shape[2] + 1, array.shape[3] + 3), fill, array.dtype)
         view = room[:, :, 1 : 2 * array.shape[2] + 1 : 2, 2:-1]
         view[...] = array
-        return view
-    return array.copy()
+        lying: Array = view
+        return lying
+    plain: Array = array.copy()
+    return plain

@@ -106,7 +106,10 @@ class Domain:
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON and for the child process."""
         plain = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {k: sorted(v) if isinstance(v, frozenset) else list(v) if isinstance(v, tuple) else v for k, v in plain.items()}
+        return {
+            k: sorted(v) if isinstance(v, frozenset) else list(v) if isinstance(v, tuple) else v
+            for k, v in plain.items()
+        }
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> Domain:
@@ -144,7 +147,7 @@ def lift(call: Call, domain: Domain, dtype: str, about: frozenset[str] = frozens
     call = _heads(call, domain, about)
     call = _width(call, domain)
     call = _length(call, domain)
-    B, H, G, L, S, D, E = call.sizes
+    _B, _H, _G, L, S, D, _E = call.sizes
     if max(L, S) > domain.longest:
         raise CannotExpressError(f"longer than {domain.longest}")
     if L != S and "cross" not in domain.accepts:

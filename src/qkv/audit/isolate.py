@@ -81,6 +81,7 @@ class Child:
         self._process: subprocess.Popen[bytes] | None = None
         self._hangs = 0
         self._calls = 0
+        self._printed, self._tail = 0, b""
         self.started = 0
         self.about: dict[str, Any] = {}
         self._start()

@@ -63,4 +63,6 @@ def find_object(target: str) -> Any:
     try:
         return reduce(getattr, name.split("."), module)
     except AttributeError:
-        raise ArgumentError(f"{place} has no {name}; is it spelled {', '.join(sorted(n for n in vars(module) if not n.startswith('_'))[:6])}?") from None
+        raise ArgumentError(
+            f"{place} has no {name}; is it spelled {', '.join(sorted(n for n in vars(module) if not n.startswith('_'))[:6])}?"
+        ) from None

@@ -101,7 +101,14 @@ def _other_future(base: Call) -> list[Call]:
 
 
 def _permuted_keys(base: Call) -> list[Call]:
-    return [base, base.but(key=base.key[:, :, ::-1], value=base.value[:, :, ::-1], mask=None if base.mask is None else base.mask[..., ::-1])]
+    return [
+        base,
+        base.but(
+            key=base.key[:, :, ::-1],
+            value=base.value[:, :, ::-1],
+            mask=None if base.mask is None else base.mask[..., ::-1],
+        ),
+    ]
 
 
 def _one_batch(base: Call) -> list[Call]:
@@ -154,7 +161,14 @@ def _shifted_keys(base: Call) -> list[Call]:
 
 _TABLE: tuple[tuple[str, tuple[str, ...], str, Any, Any, Map], ...] = (
     ("forbidden", ("D1",), "forbidden keys and values do not matter", _forbid_last, _other_last, _same),
-    ("future", ("D1", "B5"), "the future does not matter", lambda g, s: ordinary(g, s, causal=True), _other_future, _same),
+    (
+        "future",
+        ("D1", "B5"),
+        "the future does not matter",
+        lambda g, s: ordinary(g, s, causal=True),
+        _other_future,
+        _same,
+    ),
     ("permuted", ("E1", "C1"), "the order of keys does not matter", _masked, _permuted_keys, _same),
     ("batch", ("A1", "F3"), "a batch equals its rows alone", _masked, _one_batch, _same),
     ("heads", ("A1", "A2"), "heads commute", lambda g, s: ordinary(g, s), _swapped_heads, lambda x: x[:, ::-1]),

@@ -59,8 +59,8 @@ def _with(answer: Right, **parts: tuple[Array, Any]) -> Right:
     return answer._replace(parts={**answer.parts, **fresh})
 
 
-def _empty(answer: Right) -> Array:
-    return np.asarray(~answer.reach.any(-1))
+def _empty(answer: Right) -> Any:
+    return ~answer.reach.any(-1)
 
 
 def _empty_rows(numbers: Callable[[Call], Array] | float) -> Finish:
@@ -102,7 +102,9 @@ def _unmasked(call: Call) -> Array:
 
 
 EMPTY_NAN = Reading("a row without keys is NaN", finish=_empty_rows(float("nan")))
-EMPTY_MEAN = Reading("a row without keys is the mean of every V, forbidden ones included", finish=_empty_rows(_mean_of_values))
+EMPTY_MEAN = Reading(
+    "a row without keys is the mean of every V, forbidden ones included", finish=_empty_rows(_mean_of_values)
+)
 EMPTY_SOFTMAX = Reading("a row without keys ignores its mask", finish=_empty_rows(_unmasked))
 EMPTY_ZERO = Reading("a row without keys is 0", finish=_empty_rows(0.0))
 
@@ -112,7 +114,7 @@ def _empty_in_every_head(call: Call, answer: Right) -> Right | None:
     if not rows.any() or call.sizes[1] < 2:
         return None
     n, tol = answer.parts["output"]
-    return _with(answer, output=(np.where(rows.any(1)[:, None, :, None], np.nan, n), tol))
+    return _with(answer, output=(np.where(rows.any(1, keepdims=True)[..., None], np.nan, n), tol))
 
 
 EMPTY_NAN_HEADS = Reading("a row without keys is NaN, in its other heads as well", finish=_empty_in_every_head)
@@ -140,7 +142,10 @@ def _base_two(call: Call, answer: Right) -> Right | None:
     if "lse" not in call.wants:
         return None
     n, tol = answer.parts["lse"]
-    return _with(answer, lse=(n / np.log(2), np.asarray(tol) / np.log(2) + 1e-15 + np.abs(np.where(np.isfinite(n), n, 0)) * 2.0**-22))
+    return _with(
+        answer,
+        lse=(n / np.log(2), np.asarray(tol) / np.log(2) + 1e-15 + np.abs(np.where(np.isfinite(n), n, 0)) * 2.0**-22),
+    )
 
 
 def _sink_left_out_of_lse(call: Call, answer: Right) -> Right | None:
@@ -158,12 +163,14 @@ def _nan_rows(zero: bool) -> Finish:
     """Rows that read a NaN are answered as if the bad keys were not there, or had the value 0."""
 
     def finish(call: Call, answer: Right) -> Right | None:
-        n, tol = answer.parts["output"]
+        n, _tol = answer.parts["output"]
         if not np.isnan(n).any():
             return None
         bad = ~(np.isfinite(call.key).all(-1) & np.isfinite(call.value).all(-1))
         if zero:
-            clean = call.but(key=np.where(np.isfinite(call.key), call.key, 0), value=np.where(np.isfinite(call.value), call.value, 0))
+            clean = call.but(
+                key=np.where(np.isfinite(call.key), call.key, 0), value=np.where(np.isfinite(call.value), call.value, 0)
+            )
         else:
             B, H, G, L, S, _, _ = call.sizes
             keep = np.repeat(~bad, H // G, axis=1)[:, :, None]
@@ -181,7 +188,7 @@ NAN_ZEROED = Reading("NaN and infinity are taken for 0", finish=_nan_rows(zero=T
 
 def _nan_columns(call: Call, answer: Right) -> Right | None:
     """Rows that reach a bad number are NaN only in the columns that hold it."""
-    n, tol = answer.parts["output"]
+    n, _tol = answer.parts["output"]
     bad_query = ~np.isfinite(call.query[:, :, call.judged]).all(-1)
     if not np.isnan(n).any() or bad_query.any() or not np.isfinite(call.key).all():
         return None
@@ -197,7 +204,7 @@ NAN_COLUMNS = Reading("only the columns of the output that read NaN are NaN", fi
 
 def _infinite_columns(call: Call, answer: Right) -> Right | None:
     """Infinite values flow through as infinities."""
-    n, tol = answer.parts["output"]
+    _n, _tol = answer.parts["output"]
     if np.isnan(call.value).any() or not np.isinf(call.value).any():
         return None
     clean = right(call.but(value=np.where(np.isfinite(call.value), call.value, 0)), frozenset())
@@ -213,27 +220,37 @@ INFINITY_FLOWS = Reading("an infinite value makes its column infinite", finish=_
 
 def _signed_infinities(call: Call, answer: Right, nothing_left: float = float("nan")) -> Right | None:
     """A key whose score is -inf has weight 0 and does no harm; one whose score is +inf or NaN does."""
-    n, _ = answer.parts["output"]
-    if not (np.isinf(call.key).any() or np.isinf(call.query).any()) or np.isnan(call.key).any() or np.isnan(call.query).any():
+    _n, _ = answer.parts["output"]
+    if (
+        not (np.isinf(call.key).any() or np.isinf(call.query).any())
+        or np.isnan(call.key).any()
+        or np.isnan(call.query).any()
+    ):
         return None
     B, H, G, L, S, _, _ = call.sizes
     with np.errstate(invalid="ignore"):
         score = np.einsum("bhld,bhsd->bhls", call.query, np.repeat(call.key, H // G, axis=1))
     low = np.isneginf(score)
-    harm = (answer.reach & (~np.isfinite(score) & ~low)[:, :, call.judged]).any(-1)
+    harm: Any = (answer.reach & (~np.isfinite(score) & ~low)[:, :, call.judged]).any(-1)
     keep = ~low if call.mask is None else ~low & np.broadcast_to(call.mask, (B, H, L, S))
     clean = call.but(
-        mask=keep, query=np.where(np.isfinite(call.query), call.query, 0), key=np.where(np.isfinite(call.key), call.key, 0)
+        mask=keep,
+        query=np.where(np.isfinite(call.query), call.query, 0),
+        key=np.where(np.isfinite(call.key), call.key, 0),
     )
     other = right(clean, frozenset())
     want, tolerance = other.parts["output"]
-    want = np.where(other.reach.any(-1)[..., None], want, np.where(answer.reach.any(-1)[..., None], nothing_left, want))
+    left, read = (~_empty(x)[..., None] for x in (other, answer))
+    want = np.where(left | ~read, want, nothing_left)
     return _with(answer, output=(np.where(harm[..., None], np.nan, want), tolerance))
 
 
-MINUS_INFINITY_DROPPED = Reading("a key whose score is -inf is left out, a row with nothing else is NaN", finish=_signed_infinities)
+MINUS_INFINITY_DROPPED = Reading(
+    "a key whose score is -inf is left out, a row with nothing else is NaN", finish=_signed_infinities
+)
 MINUS_INFINITY_ZERO = Reading(
-    "a key whose score is -inf is left out, a row with nothing else is 0", finish=lambda c, a: _signed_infinities(c, a, 0.0)
+    "a key whose score is -inf is left out, a row with nothing else is 0",
+    finish=lambda c, a: _signed_infinities(c, a, 0.0),
 )
 
 
@@ -241,7 +258,7 @@ def _crossing(columns: bool, flows: bool = False) -> Finish:
     """0 times NaN: numbers that are not finite reach rows that may not read them."""
 
     def finish(call: Call, answer: Right) -> Right | None:
-        B, H, G, _, _, _, _ = call.sizes
+        _B, H, G, _, _, _, _ = call.sizes
         bad_value, bad_key = (~np.isfinite(np.repeat(x, H // G, axis=1)) for x in (call.value, call.key))
         if not (bad_value.any() if columns else bad_value.any() or bad_key.any()):
             return None
@@ -257,13 +274,17 @@ def _crossing(columns: bool, flows: bool = False) -> Finish:
             read = (answer.reach[..., None] & np.isinf(value)[:, :, None]).any(-2)
             idle = (~answer.reach[..., None] & np.isinf(value)[:, :, None]).any(-2)
             return _with(answer, output=(np.where(idle, np.nan, np.where(read, np.inf, want)), tolerance))
-        hit = bad_value.any(2)[:, :, None] if columns else (bad_value.any((2, 3)) | bad_key.any((2, 3)))[:, :, None, None]
+        hit = (
+            bad_value.any(2)[:, :, None] if columns else (bad_value.any((2, 3)) | bad_key.any((2, 3)))[:, :, None, None]
+        )
         return _with(answer, output=(np.where(hit, np.nan, want), tolerance))
 
     return finish
 
 
-NAN_CROSSES = Reading("0 times NaN: every row has NaN in the columns of such a value", finish=_crossing(columns=True), fault=True)
+NAN_CROSSES = Reading(
+    "0 times NaN: every row has NaN in the columns of such a value", finish=_crossing(columns=True), fault=True
+)
 INFINITY_CROSSES = Reading(
     "0 times infinity: rows that may not read it are NaN, those that may are infinite",
     finish=_crossing(columns=True, flows=True),
@@ -285,7 +306,7 @@ ALIGN_END = Reading("the queries stand at the end of the keys", change=_aligned(
 
 def _aligned_end_of_all(call: Call) -> Call | None:
     """At the end of all keys, whatever the lengths say."""
-    B, _, _, L, S, _, _ = call.sizes
+    _B, _, _, L, S, _, _ = call.sizes
     if call.lengths is None or L == S or not call.causal:
         return None
     later = np.arange(S) <= np.arange(L)[:, None] + S - L
@@ -316,8 +337,14 @@ def _same(n: int) -> int:
 
 WINDOW_W = Reading("a window of W has W keys, the query's own included", change=_window(lambda n: n - 1, _same))
 WINDOW_W2 = Reading("a window of W reaches W + 1 keys back", change=_window(lambda n: n + 1, _same))
-WINDOW_BOTH = Reading("a window of W reaches W keys to both sides", change=lambda c: c.but(window=(c.window[0], c.window[0])) if c.window and c.window[1] != c.window[0] else None)
-WINDOW_BOTH_LESS = Reading("a window of W reaches W - 1 keys to both sides", change=lambda c: c.but(window=(c.window[0] - 1, c.window[0] - 1)) if c.window and c.window[0] else None)
+WINDOW_BOTH = Reading(
+    "a window of W reaches W keys to both sides",
+    change=lambda c: c.but(window=(c.window[0], c.window[0])) if c.window and c.window[1] != c.window[0] else None,
+)
+WINDOW_BOTH_LESS = Reading(
+    "a window of W reaches W - 1 keys to both sides",
+    change=lambda c: c.but(window=(c.window[0] - 1, c.window[0] - 1)) if c.window and c.window[0] else None,
+)
 WINDOW_LEFT = Reading("a window looks back only", change=_window(_same, lambda n: 0))
 WINDOWS = (WINDOW_W, WINDOW_W2, WINDOW_BOTH, WINDOW_BOTH_LESS, WINDOW_LEFT)
 
@@ -353,11 +380,16 @@ def _first_head(call: Call) -> Call | None:
 
 
 INTERLEAVED = Reading("query head h reads key head h mod G", change=_interleaved)
-DEFAULT_SCALE = Reading("the scale is ignored, 1/sqrt(D) taken", change=lambda c: None if c.scale is None else c.but(scale=None))
+DEFAULT_SCALE = Reading(
+    "the scale is ignored, 1/sqrt(D) taken", change=lambda c: None if c.scale is None else c.but(scale=None)
+)
 NO_SCALE = Reading(
     "no scale is applied", change=lambda c: c.but(scale=1.0) if c.scale is None and c.sizes[5] > 1 else None
 )
-ROOT_SCALE = Reading("the scale multiplies 1/sqrt(D)", change=lambda c: None if c.scale is None else c.but(scale=c.scale * c.sizes[5] ** -0.5))
+ROOT_SCALE = Reading(
+    "the scale multiplies 1/sqrt(D)",
+    change=lambda c: None if c.scale is None else c.but(scale=c.scale * c.sizes[5] ** -0.5),
+)
 
 
 def _capped_after(call: Call) -> Call | None:
@@ -388,9 +420,9 @@ SOFTCAP_AFTER = Reading("the softcap acts after the bias", change=_capped_after)
 SOFTCAP_FIRST = Reading("the softcap acts before the scale", change=_capped_before_scale)
 BIAS_SCALED = Reading(
     "the bias is scaled like a score",
-    change=lambda c: None
-    if c.bias is None
-    else c.but(bias=c.bias * (c.sizes[5] ** -0.5 if c.scale is None else c.scale)),
+    change=lambda c: (
+        None if c.bias is None else c.but(bias=c.bias * (c.sizes[5] ** -0.5 if c.scale is None else c.scale))
+    ),
 )
 ALIBI_SIGNED = Reading("alibi adds slope * (j - position), also for later keys", change=lambda c: _signed_alibi(c))
 
@@ -404,11 +436,13 @@ def _signed_alibi(call: Call) -> Call | None:
 
 BROADCAST_BATCH = Reading(
     "key and value of batch 1 serve every batch",
-    change=lambda c: None
-    if c.key.shape[0] == c.query.shape[0]
-    else c.but(
-        key=np.broadcast_to(c.key, (c.query.shape[0], *c.key.shape[1:])),
-        value=np.broadcast_to(c.value, (c.query.shape[0], *c.value.shape[1:])),
+    change=lambda c: (
+        None
+        if c.key.shape[0] == c.query.shape[0]
+        else c.but(
+            key=np.broadcast_to(c.key, (c.query.shape[0], *c.key.shape[1:])),
+            value=np.broadcast_to(c.value, (c.query.shape[0], *c.value.shape[1:])),
+        )
     ),
 )
 
@@ -436,7 +470,9 @@ def _masked_before_cap(call: Call) -> Call | None:
     return _set_to(-call.softcap)(call)
 
 
-SOFTCAP_MASK = Reading("the softcap acts after the mask, so forbidden pairs have the score -c", change=_masked_before_cap)
+SOFTCAP_MASK = Reading(
+    "the softcap acts after the mask, so forbidden pairs have the score -c", change=_masked_before_cap
+)
 SET_LOW = Reading("forbidden scores are set to -0.7 of the largest number", change=_set_to(-0.7 * 3.4028235e38))
 SET_MIN = Reading("forbidden scores are set to the most negative number", change=_set_to(-3.4028235e38))
 AS_BOOLEANS = Reading("0 and 1 are read as booleans", change=lambda c: c)
@@ -473,7 +509,7 @@ def _constant(number: float) -> Finish:
 
 def _without_last(count: int) -> Change:
     def change(call: Call) -> Call | None:
-        B, H, _, L, S, _, _ = call.sizes
+        _B, _H, _, _L, S, _, _ = call.sizes
         if count >= S:
             return None
         keep = np.arange(S)[None, :] < S - count
@@ -492,7 +528,7 @@ def _later(call: Call, by: int) -> Call | None:
 
 
 def _first_batch_mask(call: Call) -> Call | None:
-    B, H, _, L, S, _, _ = call.sizes
+    B, _H, _, _L, _S, _, _ = call.sizes
     if call.mask is None or B < 2 or call.mask.ndim < 4 or call.mask.shape[0] == 1:
         return None
     return call.but(mask=call.mask[:1])
@@ -588,7 +624,9 @@ def faults() -> Iterator[Reading]:
     yield _fault("causal reads one key of the future", lambda c: _later(c, 1))
     yield _fault("causal does not read the query's own key", lambda c: _later(c, -1))
     for count in (1, 2, 3, 4, 8, 16, 32, 64, 128):
-        yield _fault(f"the last {count} keys are dropped" if count > 1 else "the last key is dropped", _without_last(count))
+        yield _fault(
+            f"the last {count} keys are dropped" if count > 1 else "the last key is dropped", _without_last(count)
+        )
     yield _fault("causal is ignored", _drop(causal=False))
     yield _fault("the window is ignored", _drop(window=None))
     yield _fault("the lengths are ignored", _drop(lengths=None))
@@ -610,9 +648,14 @@ def faults() -> Iterator[Reading]:
     yield _fault("the sink counts twice", _sink_twice)
     yield Reading(DEFAULT_SCALE.name, DEFAULT_SCALE.change, fault=True)
     yield Reading(NO_SCALE.name, NO_SCALE.change, fault=True)
-    yield _fault("the scale is applied twice", lambda c: c.but(scale=1 / c.sizes[5]) if c.scale is None else c.but(scale=c.scale**2))
+    yield _fault(
+        "the scale is applied twice",
+        lambda c: c.but(scale=1 / c.sizes[5]) if c.scale is None else c.but(scale=c.scale**2),
+    )
     yield _fault("1/D is the scale", lambda c: c.but(scale=1 / c.sizes[5]) if c.scale is None else None)
-    yield _fault("the scale loses its sign", lambda c: c.but(scale=abs(c.scale)) if c.scale is not None and c.scale < 0 else None)
+    yield _fault(
+        "the scale loses its sign", lambda c: c.but(scale=abs(c.scale)) if c.scale is not None and c.scale < 0 else None
+    )
     yield _fault("every query head reads key head 0", _first_head)
     yield Reading(INTERLEAVED.name, INTERLEAVED.change, fault=True)
     yield _fault("the weights are not divided by their sum", finish=_unnormalised)

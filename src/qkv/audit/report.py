@@ -77,7 +77,10 @@ class Report:
         }
 
     def __str__(self) -> str:
-        lines = [f"{self.name} {self.version}".rstrip() + f": {len(self.rows)} cases, {self.reached:.0%} of the clauses reached"]
+        lines = [
+            f"{self.name} {self.version}".rstrip()
+            + f": {len(self.rows)} cases, {self.reached:.0%} of the clauses reached"
+        ]
         lines += [f"  {n}" for n in self.notes]
         counts = {v: sum(row.verdict == v for row in self.rows) for v in VERDICTS}
         lines.append("  " + ", ".join(f"{n} {v}" for v, n in counts.items() if n))
@@ -105,8 +108,9 @@ def reached(rows: list[Row]) -> float:
 
 
 def cells(reports: list[Report]) -> list[tuple[str, list[str]]]:
-    """(clause, one mark a report) for each clause."""
-    return [(clause, [MARKS.get(report.clause(clause), " ") for report in reports]) for clause in CLAUSES]
+    """(clause, one mark a report) for each clause that was asked about."""
+    asked = [clause for clause in CLAUSES if any(report.clause(clause) for report in reports)]
+    return [(clause, [MARKS.get(report.clause(clause), " ") for report in reports]) for clause in asked]
 
 
 def legend() -> str:

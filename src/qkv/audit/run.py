@@ -153,7 +153,7 @@ class _Run:
 
     def _explain(self, row: Row, finding: Finding, base: Call, dtype: str) -> None:
         """The counterexample, made small."""
-        at = finding.mismatch.index if finding.mismatch is not None else ()
+        at = finding.mismatch.at if finding.mismatch is not None else ()
         small = base
         if self.choice.shrinking and finding.verdict in (WRONG, DIFFERS, CRASHES):
 
@@ -174,8 +174,8 @@ class _Run:
         row.example, row.numbers = describe(call)
         found = again.mismatch or finding.mismatch
         row.says = str(found) if found is not None else finding.says
-        if found is not None and found.index and results and results[0].status == "answer":
-            row.example += _answers(call, results[0], found.part, found.index, self.domain.arithmetic)
+        if found is not None and found.at and results and results[0].status == "answer":
+            row.example += _answers(call, results[0], found.part, found.at, self.domain.arithmetic)
 
 
 def _answers(call: Call, result: Result, part: str, index: tuple[int, ...], arithmetic: frozenset[str]) -> list[str]:
@@ -209,5 +209,3 @@ def _few(numbers: Any) -> str:
     flat = np.asarray(numbers).reshape(-1)
     said = " ".join(f"{x:.6g}" for x in flat[:4].tolist())
     return f"[{said}{' …' if flat.size > 4 else ''}]"
-
-

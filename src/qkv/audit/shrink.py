@@ -17,7 +17,9 @@ from .call import Call
 __all__ = ["shrink"]
 
 
-def shrink(call: Call, fails: Callable[[Call], bool], at: tuple[int, ...], *, trials: int = 150, seconds: float = 8.0) -> Call:
+def shrink(
+    call: Call, fails: Callable[[Call], bool], at: tuple[int, ...], *, trials: int = 150, seconds: float = 8.0
+) -> Call:
     """The smallest call found that still fails.
 
     Args:
@@ -113,7 +115,11 @@ def _fewer_heads(call: Call, at: tuple[int, ...]) -> Iterator[Call]:
         groups = sorted({h // share for h in heads})
         if len(heads) % len(groups):
             continue
-        picked: dict[str, Any] = {"query": call.query[:, heads], "key": call.key[:, groups], "value": call.value[:, groups]}
+        picked: dict[str, Any] = {
+            "query": call.query[:, heads],
+            "key": call.key[:, groups],
+            "value": call.value[:, groups],
+        }
         for name in ("sink", "slopes"):
             if getattr(call, name) is not None:
                 picked[name] = getattr(call, name)[heads]
@@ -219,7 +225,11 @@ def _fewer_arguments(call: Call) -> Iterator[Call]:
         ("scale", None),
         ("wants", frozenset()),
     ):
-        if getattr(call, name) not in (None, False, frozenset()) if not isinstance(getattr(call, name), np.ndarray) else True:
+        if (
+            getattr(call, name) not in (None, False, frozenset())
+            if not isinstance(getattr(call, name), np.ndarray)
+            else True
+        ):
             yield call.but(**{name: plain}, **({"cotangent": None} if name == "wants" else {}))
     for name in ("mask", "bias"):
         array = getattr(call, name)
@@ -236,9 +246,14 @@ def _fewer_columns(call: Call) -> Iterator[Call]:
             yield call.but(query=call.query[..., :n], key=call.key[..., :n])
     if E > 1:
         for e in dict.fromkeys((0, E - 1)):
-            yield call.but(value=call.value[..., e : e + 1], cotangent=None if call.cotangent is None else call.cotangent[..., e : e + 1])
+            yield call.but(
+                value=call.value[..., e : e + 1],
+                cotangent=None if call.cotangent is None else call.cotangent[..., e : e + 1],
+            )
         for half in (slice(0, E // 2), slice(E // 2, E)):
-            yield call.but(value=call.value[..., half], cotangent=None if call.cotangent is None else call.cotangent[..., half])
+            yield call.but(
+                value=call.value[..., half], cotangent=None if call.cotangent is None else call.cotangent[..., half]
+            )
 
 
 def _simpler(call: Call) -> Iterator[Call]:
@@ -248,7 +263,12 @@ def _simpler(call: Call) -> Iterator[Call]:
             yield call.but(**{name: np.zeros_like(array)})
     if call.value.size and np.isfinite(call.value).all():
         S = call.sizes[4]
-        for value in (_largest(call.value), _column(np.arange(1.0, S + 1), call.value), np.where(call.value == 0, 0.0, 1.0), _ones_at_end(call.value)):
+        for value in (
+            _largest(call.value),
+            _column(np.arange(1.0, S + 1), call.value),
+            np.where(call.value == 0, 0.0, 1.0),
+            _ones_at_end(call.value),
+        ):
             if not np.array_equal(value, call.value) and np.count_nonzero(value) <= np.count_nonzero(call.value):
                 yield call.but(value=value)
     for name in ("query", "key", "value", "bias", "sink", "cotangent"):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from qkv.errors import ArgumentError
+from qkv.errors import ArgumentError, QkvError
 
 from . import adapters
 from .domain import FEATURES, Domain
@@ -68,12 +68,20 @@ def domain_of(accepts: Any = "", domain: Domain | None = None, **fields: Any) ->
     return start.but(accepts=granted | features, **fields), keywords
 
 
-def target_of(fn: Any, accepts: Any = "", domain: Domain | None = None, *, name: str = "", command: str = "", **fields: Any) -> Target:
+def target_of(
+    fn: Any, accepts: Any = "", domain: Domain | None = None, *, name: str = "", command: str = "", **fields: Any
+) -> Target:
     """A function, a `Kernel`, the name of an adapter, or `module:function`, as a target."""
     if isinstance(fn, Kernel):
         return Target(name or fn.name, None, lambda: fn, command or f"qkv audit {fn.name}")
     if isinstance(fn, str) and (known := adapters.canonical(fn)):
-        return Target(known, {"adapter": known}, lambda: adapters.make(known), f"qkv audit {known}", adapters.ADAPTERS[known].short)
+        return Target(
+            known,
+            {"adapter": known},
+            lambda: adapters.make(known),
+            f"qkv audit {known}",
+            adapters.ADAPTERS[known].short,
+        )
     made, keywords = domain_of(accepts, domain, **fields)
     if isinstance(fn, str):
         spec = {"target": fn, "keywords": keywords, "domain": made.to_dict()}
@@ -83,9 +91,13 @@ def target_of(fn: Any, accepts: Any = "", domain: Domain | None = None, *, name:
 
             return load(spec)
 
-        return Target(name or fn, spec, load_it, command or f"qkv audit {fn}{_accepted(keywords)}", fn.rpartition(":")[2][:7])
+        return Target(
+            name or fn, spec, load_it, command or f"qkv audit {fn}{_accepted(keywords)}", fn.rpartition(":")[2][:7]
+        )
     if not callable(fn):
-        raise ArgumentError(f"check takes a function, an adapter's name or module:function, but {type(fn).__name__} came")
+        raise ArgumentError(
+            f"check takes a function, an adapter's name or module:function, but {type(fn).__name__} came"
+        )
     called = name or function_name(fn)
     place = _place(fn)
     kernel = FunctionKernel(called, made, function=fn, keywords=keywords)
@@ -111,7 +123,12 @@ def _place(fn: Any) -> str:
 
 
 def audit(
-    target: Target, choice: Choice | None = None, *, isolate: bool = True, told: Callable[[Row], None] = lambda row: None, into: Report | None = None
+    target: Target,
+    choice: Choice | None = None,
+    *,
+    isolate: bool = True,
+    told: Callable[[Row], None] = lambda row: None,
+    into: Report | None = None,
 ) -> Report:
     """Audit one target. What is known is in the report all along, also when a KeyboardInterrupt ends the audit."""
     choice = choice or Choice()
@@ -119,7 +136,7 @@ def audit(
     report.name, report.profile, report.short = target.name, choice.profile, target.short
     try:
         bench, report.version, notes = target.start(isolate)
-    except (StartError, ImportError, ArgumentError) as problem:
+    except (StartError, ImportError, QkvError) as problem:
         report.absent = str(problem)
         return report
     report.notes += notes

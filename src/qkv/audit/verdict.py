@@ -5,7 +5,19 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
-__all__ = ["CANNOT", "CRASHES", "DIFFERS", "KEEPS", "MARKS", "NOT_PROMISED", "REFUSES", "VERDICTS", "WRONG", "Mismatch", "Row"]
+__all__ = [
+    "CANNOT",
+    "CRASHES",
+    "DIFFERS",
+    "KEEPS",
+    "MARKS",
+    "NOT_PROMISED",
+    "REFUSES",
+    "VERDICTS",
+    "WRONG",
+    "Mismatch",
+    "Row",
+]
 
 KEEPS, DIFFERS, WRONG, REFUSES = "keeps", "differs", "wrong", "refuses"
 CANNOT, CRASHES, NOT_PROMISED = "cannot express", "crashes", "not promised"
@@ -21,12 +33,12 @@ class Mismatch(NamedTuple):
     """The first number that is not what it should be.
 
     Attributes:
-        part: "output", "lse", "weights", "dq", … index: (batch, head, row, …) in canonical axes.
+        part: "output", "lse", "weights", "dq", … at: (batch, head, row, …) in canonical axes.
         want, got, tolerance: numbers. note: what else is to be said. fault: its name, where it has one.
     """
 
     part: str
-    index: tuple[int, ...]
+    at: tuple[int, ...]
     want: float
     got: float
     tolerance: float
@@ -34,9 +46,9 @@ class Mismatch(NamedTuple):
     fault: str = ""
 
     def __str__(self) -> str:
-        where = f"{self.part}[{', '.join(map(str, self.index))}]" if self.index else self.part
-        said = f"{where} is {self.got:.6g}, should be {self.want:.6g} ± {self.tolerance:.2g}" if self.index else where
-        return f"{said}; {self.note}" if self.note and self.index else self.note or said
+        where = f"{self.part}[{', '.join(map(str, self.at))}]" if self.at else self.part
+        said = f"{where} is {self.got:.6g}, should be {self.want:.6g} ± {self.tolerance:.2g}" if self.at else where
+        return f"{said}; {self.note}" if self.note and self.at else self.note or said
 
 
 @dataclass

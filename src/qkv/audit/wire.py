@@ -72,17 +72,30 @@ def call_from(head: dict[str, Any], arrays: dict[str, Any]) -> Call:
     ids = (arrays.pop("segments_query"), arrays.pop("segments_key")) if "segments_query" in arrays else None
     window = None if head["window"] is None else (head["window"][0], head["window"][1])
     plain = {name: head[name] for name in _CALL_PLAIN}
-    return Call(**arrays, **plain, window=window, wants=frozenset(head["wants"]), odd=frozenset(head["odd"]), segments=ids)
+    return Call(
+        **arrays, **plain, window=window, wants=frozenset(head["wants"]), odd=frozenset(head["odd"]), segments=ids
+    )
 
 
 def result_to(result: Result) -> bytes:
     """A result as one message."""
-    head = {"status": result.status, "message": result.message, "dtypes": result.dtypes, "facts": result.facts, "seconds": result.seconds}
+    head = {
+        "status": result.status,
+        "message": result.message,
+        "dtypes": result.dtypes,
+        "facts": result.facts,
+        "seconds": result.seconds,
+    }
     return pack(head, dict(result.parts))
 
 
 def result_from(head: dict[str, Any], arrays: dict[str, Any]) -> Result:
     """The inverse, for what `unpack` gave."""
     return Result(
-        str(head["status"]), str(head["message"]), arrays, dict(head["dtypes"]), dict(head["facts"]), float(head["seconds"])
+        str(head["status"]),
+        str(head["message"]),
+        arrays,
+        dict(head["dtypes"]),
+        dict(head["facts"]),
+        float(head["seconds"]),
     )

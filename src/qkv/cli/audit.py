@@ -48,18 +48,26 @@ def add_command(commands: Any) -> None:
     own.add_argument("--accepts", metavar="WORDS", default="", help="what it takes: mask,causal,gqa=enable_gqa, …")
     own.add_argument("--arrays", choices=("numpy", "torch", "jax"), default="numpy", help="arrays it takes")
     own.add_argument("--layout", choices=("bhld", "blhd"), default="bhld", help="order of its axes")
-    own.add_argument("--dtype", metavar="TYPES", help="float types, such as bfloat16,float32; of known kernels: only these")
+    own.add_argument(
+        "--dtype", metavar="TYPES", help="float types, such as bfloat16,float32; of known kernels: only these"
+    )
     own.add_argument("--device", default="cpu", help="where its arrays are (torch)")
     own.add_argument("--head-dims", metavar="N,…", help="head widths it is made for (default: any)")
-    own.add_argument("--lengths", metavar="multiple:N", help="what lengths must divide by; multiple:N,M for queries, keys")
+    own.add_argument(
+        "--lengths", metavar="multiple:N", help="what lengths must divide by; multiple:N,M for queries, keys"
+    )
     own.add_argument("--longest", metavar="N", type=int, help="most keys of a case")
-    own.add_argument("--arithmetic", metavar="WORDS", help="p-rounded, stepwise, tf32, stale-max: what bounds allow for")
+    own.add_argument(
+        "--arithmetic", metavar="WORDS", help="p-rounded, stepwise, tf32, stale-max: what bounds allow for"
+    )
     own.add_argument("--true-drops", action="store_true", help="its masks are documented to mean: True is dropped")
     own.add_argument("--contiguous", action="store_true", help="its arrays must be contiguous")
     own.add_argument("--seconds", metavar="N", type=float, help="limit of one call (default: 20)")
     own.add_argument("--memory", metavar="GIB", type=float, help="limit of one call (default: 4)")
     what = parser.add_argument_group("what is asked")
-    what.add_argument("--profile", choices=("core", "edges", "strict", "generated"), default="strict", help="what counts")
+    what.add_argument(
+        "--profile", choices=("core", "edges", "strict", "generated"), default="strict", help="what counts"
+    )
     what.add_argument("--clause", metavar="B6,…", default="", help="only cases of these clauses")
     what.add_argument("--case", metavar="ID", default="", help="only this case")
     what.add_argument("--seed", metavar="N", type=int, help="only this seed")
@@ -198,7 +206,9 @@ def _list(as_json: bool) -> int:
             {
                 "kernels": {n: {"missing": m} for n, m in kernels.items()},
                 "features": FEATURES,
-                "cases": [{"id": c.id, "clauses": c.clauses, "title": c.title, "profile": c.profile} for c in all_cases()],
+                "cases": [
+                    {"id": c.id, "clauses": c.clauses, "title": c.title, "profile": c.profile} for c in all_cases()
+                ],
             }
         )
         return 0
@@ -211,8 +221,8 @@ def _list(as_json: bool) -> int:
     return 0
 
 
-#: Columns of one table: four for the clause, nine each.
-_COLUMNS = 8
+#: Columns of a terminal that are left for the marks of one table, each under the short name of a kernel.
+_ROOM = 66
 
 
 def _show(reports: list[Report], interrupted: bool, one_case: bool) -> None:
@@ -228,8 +238,7 @@ def _show(reports: list[Report], interrupted: bool, one_case: bool) -> None:
             draw.text("interrupted before anything was known")
         return
     if not one_case:
-        for start in range(0, len(present), _COLUMNS):
-            some = present[start : start + _COLUMNS]
+        for some in _tables(present):
             draw.text()
             body = [(clause, *marks) for clause, marks in cells(some)]
             body.append(("reached", *(f"{r.reached:.0%}" for r in some)))
@@ -250,6 +259,20 @@ def _show(reports: list[Report], interrupted: bool, one_case: bool) -> None:
     if interrupted:
         draw.text()
         draw.text("interrupted: this is what was known so far")
+
+
+def _tables(reports: list[Report]) -> list[list[Report]]:
+    """As many reports a table as fit."""
+    out: list[list[Report]] = [[]]
+    used = 0
+    for report in reports:
+        width = max(len(report.short or report.name[:7]), 4) + 2
+        if out[-1] and used + width > _ROOM:
+            out.append([])
+            used = 0
+        out[-1].append(report)
+        used += width
+    return out
 
 
 def _counts(report: Report) -> str:

@@ -39,11 +39,11 @@ ADAPTERS: dict[str, Adapter] = {
     ),
     "torch-sdpa-math": Adapter("torch_sdpa", ("torch",), "math"),
     "torch-sdpa-flash": Adapter("torch_sdpa", ("torch",), "flash"),
-    "torch-mha": Adapter("torch_mha", ("torch",), "mha", ("torch.nn:MultiheadAttention", "torch.nn.MultiheadAttention")),
-    "torch-mha-weights": Adapter("torch_mha", ("torch",), "mha-w"),
-    "torch-flex": Adapter(
-        "torch_flex", ("torch",), "flex", ("torch.nn.attention.flex_attention:flex_attention",)
+    "torch-mha": Adapter(
+        "torch_mha", ("torch",), "mha", ("torch.nn:MultiheadAttention", "torch.nn.MultiheadAttention")
     ),
+    "torch-mha-weights": Adapter("torch_mha", ("torch",), "mha-w"),
+    "torch-flex": Adapter("torch_flex", ("torch",), "flex", ("torch.nn.attention.flex_attention:flex_attention",)),
     "torch-flex-compiled": Adapter("torch_flex", ("torch",), "flex-c", slow=True),
     "jax": Adapter("jax_nn", ("jax",), "jax", ("jax.nn:dot_product_attention", "jax.nn.dot_product_attention")),
     "qkv-native": Adapter("qkv_engines", (), "qkv", ("qkv:attend", "qkv.attend")),

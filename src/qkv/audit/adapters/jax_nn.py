@@ -18,7 +18,12 @@ class DotProduct(Kernel):
         import jax
 
         options: dict[str, Any] = {"implementation": "xla"}
-        for name, argument in (("mask", "mask"), ("bias", "bias"), ("scale", "scale"), ("lengths", "key_value_seq_lengths")):
+        for name, argument in (
+            ("mask", "mask"),
+            ("bias", "bias"),
+            ("scale", "scale"),
+            ("lengths", "key_value_seq_lengths"),
+        ):
             if getattr(given, name) is not None:
                 options[argument] = getattr(given, name)
         if given.causal:

@@ -10,7 +10,7 @@ from typing import Any
 
 import qkv
 
-from ..domain import Domain
+from ..domain import FEATURES, Domain
 from ..kernel import Given, Kernel
 
 __all__ = ["make"]
@@ -34,14 +34,23 @@ class Engine(Kernel):
                 os.environ["QKV_ENGINE"] = before
 
     def _parts(self, given: Given) -> dict[str, Any]:
-        options: dict[str, Any] = {n: getattr(given, n) for n in ("scale", "softcap", "sink") if getattr(given, n) is not None}
+        options: dict[str, Any] = {
+            n: getattr(given, n) for n in ("scale", "softcap", "sink") if getattr(given, n) is not None
+        }
         if "unknown" in given.odd:
             options["qkv_audit_unknown"] = 1
         bias: Any = given.bias
         if given.slopes is not None:
             bias = qkv.alibi(given.slopes, align=given.align)
         answer = qkv.attention(
-            given.query, given.key, given.value, mask=_mask(given), bias=bias, empty="zero", nonfinite="propagate", **options
+            given.query,
+            given.key,
+            given.value,
+            mask=_mask(given),
+            bias=bias,
+            empty="zero",
+            nonfinite="propagate",
+            **options,
         )
         parts = {"output": answer.output, "lse": answer.lse}
         if "weights" in given.wants:
@@ -85,9 +94,7 @@ def make(name: str) -> Kernel:
         raise EngineError(f"the native engine is not there: {native.why_not()}; audit qkv-numpy")
     promises = {"contract", "nan isolation", "repeatability"} | ({"bit invariance"} if engine == "native" else set())
     domain = Domain(
-        accepts=frozenset(
-            "mask bias mask+bias causal window lengths segments align alibi gqa scale softcap sink lse weights top cross value-width".split()
-        ),
+        accepts=frozenset(FEATURES) - {"grad"},
         dtypes=("float32", "float16", "bfloat16", "float64"),
         promises=frozenset(promises),
     )

@@ -86,7 +86,9 @@ def _score_mod(given: Given) -> Any:
     if bias is None and slopes is None and cap is None:
         return None
     if bias is not None:
-        bias = bias.expand(given.query.shape[0], given.query.shape[1], given.query.shape[2], given.key.shape[2]).contiguous()
+        bias = bias.expand(
+            given.query.shape[0], given.query.shape[1], given.query.shape[2], given.key.shape[2]
+        ).contiguous()
 
     def change(score: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
         import torch
@@ -107,7 +109,20 @@ def make(name: str) -> Kernel:
     import torch
 
     accepts = frozenset(
-        {"mask", "bias", "mask+bias", "segments", "lengths", "gqa", "scale", "softcap", "alibi", "lse", "cross", "value-width"}
+        {
+            "mask",
+            "bias",
+            "mask+bias",
+            "segments",
+            "lengths",
+            "gqa",
+            "scale",
+            "softcap",
+            "alibi",
+            "lse",
+            "cross",
+            "value-width",
+        }
     )
     domain = Domain(
         # On the CPU there is no backward pass. Each call is traced anew, which is slow, so two types have to do.
@@ -121,5 +136,7 @@ def make(name: str) -> Kernel:
     if name.endswith("compiled"):
         # It compiles for minutes, so one type has to do.
         kernel.compiled = True
-        kernel.domain = domain.but(accepts=accepts, dtypes=("float32",), longest=8192, seconds=120.0, arithmetic=frozenset())
+        kernel.domain = domain.but(
+            accepts=accepts, dtypes=("float32",), longest=8192, seconds=120.0, arithmetic=frozenset()
+        )
     return kernel

@@ -19,10 +19,25 @@ CLAUSES = tuple(
 
 #: Cases run in every float type of a kernel, unless `deep`: what is computed may change with it, what is meant does not.
 EVERY_TYPE = frozenset(
-    (
-        "A1-values A2-grouped B3-bias B4-full B5-causal B5-lengths C1-large-scores C1-forbidden-maximum C3-low-score C4-sink "
-        "C5-lse D1-value-large-mask E1-halves F1-output-type F2-spread P-gradients P-permuted"
-    ).split()
+    {
+        "A1-values",
+        "A2-grouped",
+        "B3-bias",
+        "B4-full",
+        "B5-causal",
+        "B5-lengths",
+        "C1-large-scores",
+        "C1-forbidden-maximum",
+        "C3-low-score",
+        "C4-sink",
+        "C5-lse",
+        "D1-value-large-mask",
+        "E1-halves",
+        "F1-output-type",
+        "F2-spread",
+        "P-gradients",
+        "P-permuted",
+    }
 )
 
 
@@ -45,4 +60,6 @@ def find(name: str) -> Case:
         if case.id == name:
             return case
     near = [c.id for c in all_cases() if c.id.startswith(name[:2])]
-    raise ArgumentError(f"there is no case {name!r}; near it are {', '.join(near[:8]) or ', '.join(c.id for c in all_cases()[:8])}")
+    raise ArgumentError(
+        f"there is no case {name!r}; near it are {', '.join(near[:8]) or ', '.join(c.id for c in all_cases()[:8])}"
+    )

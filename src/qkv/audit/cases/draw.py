@@ -13,7 +13,15 @@ __all__ = ["ordinary", "some_allowed", "uniform"]
 
 
 def ordinary(
-    rng: np.random.Generator, size: Size, *, B: int = 2, H: int = 2, G: int | None = None, D: int = 8, E: int | None = None, **options: Any
+    rng: np.random.Generator,
+    size: Size,
+    *,
+    B: int = 2,
+    H: int = 2,
+    G: int | None = None,
+    D: int = 8,
+    E: int | None = None,
+    **options: Any,
 ) -> Call:
     """Normal numbers, scores of standard deviation 2."""
     G, E = H if G is None else G, D if E is None else E

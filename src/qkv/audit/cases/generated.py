@@ -25,13 +25,54 @@ def cases() -> Iterator[Case]:
     def watched(rng: np.random.Generator, size: Size) -> Call:
         return ordinary(rng, size, watch=True)
 
-    yield Case("X-fresh", ("F4", "D1"), "other inputs of the same shape get another answer", "generated", watched, expand=_other, relation=_each_right)
-    yield Case("X-memory", ("D1",), "memory that nothing wrote is not read", "generated", watched, relation=_no_poison, sizes=(Size(5, 5), Size(64, 64)))
+    yield Case(
+        "X-fresh",
+        ("F4", "D1"),
+        "other inputs of the same shape get another answer",
+        "generated",
+        watched,
+        expand=_other,
+        relation=_each_right,
+    )
+    yield Case(
+        "X-memory",
+        ("D1",),
+        "memory that nothing wrote is not read",
+        "generated",
+        watched,
+        relation=_no_poison,
+        sizes=(Size(5, 5), Size(64, 64)),
+    )
     yield Case("X-inputs", ("A4",), "inputs are left as they are", "generated", watched, relation=_inputs)
-    yield Case("X-output", ("A4",), "the output is a plain array with its own storage", "generated", lambda rng, s: watched(rng, s).but(repeat=3), relation=_plain_output)
-    yield Case("X-number", ("D2",), "finite input gives numbers: NaN is no wildcard", "generated", watched, relation=_numbers)
-    yield Case("X-repeat", ("F4",), "right again after repeated calls", "generated", lambda rng, s: watched(rng, s).but(repeat=5), seeds=1)
-    yield Case("X-own-work", ("G1",), "no other attention function is called or replaced in secret", "generated", watched, relation=_own_work, sizes=(Size(5, 5), Size(64, 64)), seeds=1)
+    yield Case(
+        "X-output",
+        ("A4",),
+        "the output is a plain array with its own storage",
+        "generated",
+        lambda rng, s: watched(rng, s).but(repeat=3),
+        relation=_plain_output,
+    )
+    yield Case(
+        "X-number", ("D2",), "finite input gives numbers: NaN is no wildcard", "generated", watched, relation=_numbers
+    )
+    yield Case(
+        "X-repeat",
+        ("F4",),
+        "right again after repeated calls",
+        "generated",
+        lambda rng, s: watched(rng, s).but(repeat=5),
+        seeds=1,
+    )
+    yield Case(
+        "X-own-work",
+        ("G1",),
+        "no other attention function is called or replaced in secret",
+        "generated",
+        watched,
+        relation=_own_work,
+        sizes=(Size(5, 5), Size(64, 64)),
+        seeds=1,
+    )
 
 
 def _other(base: Call) -> list[Call]:
@@ -84,7 +125,9 @@ def _plain_output(calls: list[Call], results: list[Result], arithmetic: frozense
         ("same memory again", "two outputs share their memory"),
     ):
         if facts.get(fact):
-            return Mismatch("output", (), 0, 0, 0, f"{fault} ({facts[fact]})" if facts[fact] is not True else fault, fault)
+            return Mismatch(
+                "output", (), 0, 0, 0, f"{fault} ({facts[fact]})" if facts[fact] is not True else fault, fault
+            )
     return None
 
 

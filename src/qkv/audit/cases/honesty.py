@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from .. import readings as r
 from ..call import Call
 from ..case import Case, Size
-from .. import readings as r
 from .draw import ordinary
 
 __all__ = ["cases"]

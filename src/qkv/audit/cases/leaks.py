@@ -81,7 +81,17 @@ def _poked(part: str, number: float, fields: Callable[[Size], dict[str, Any]]) -
 
 
 def _nonfinite() -> Iterator[Case]:
-    silent = (r.NAN_SKIPPED, r.NAN_ZEROED, r.NAN_COLUMNS, r.INFINITY_FLOWS, r.MINUS_INFINITY_DROPPED, r.MINUS_INFINITY_ZERO, r.NAN_CROSSES, r.INFINITY_CROSSES, r.NAN_FILLS)
+    silent = (
+        r.NAN_SKIPPED,
+        r.NAN_ZEROED,
+        r.NAN_COLUMNS,
+        r.INFINITY_FLOWS,
+        r.MINUS_INFINITY_DROPPED,
+        r.MINUS_INFINITY_ZERO,
+        r.NAN_CROSSES,
+        r.INFINITY_CROSSES,
+        r.NAN_FILLS,
+    )
     for part in ("query", "key", "value"):
         for name, number in (("nan", float("nan")), ("inf", float("inf"))):
             yield Case(
@@ -150,7 +160,9 @@ def _overflow() -> Iterator[Case]:
         ("D3",),
         "half precision, q = k = 300, D = 64: a score of 720,000",
         "core",
-        lambda rng, s: Call(np.full((1, 1, 1, 64), 300.0), np.full((1, 1, 2, 64), 300.0), np.array([[[[1.0], [3.0]]]]), scale=0.125),
+        lambda rng, s: Call(
+            np.full((1, 1, 1, 64), 300.0), np.full((1, 1, 2, 64), 300.0), np.array([[[[1.0], [3.0]]]]), scale=0.125
+        ),
         dtypes=halves,
         seeds=1,
     )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from .. import readings as r
 from ..call import Call
-from ..case import Case, Size
+from ..case import Case, Make, Size
 from .draw import ordinary, some_allowed, uniform
 
 __all__ = ["cases"]
@@ -35,9 +35,9 @@ def _arrays() -> Iterator[Case]:
         yield Case(
             f"B4-{name}",
             ("B4",),
-            f"a mask of shape {shape(Size(5, 5))}, L = S = 5",  # type: ignore[no-untyped-call]
+            f"a mask of shape {shape(Size(5, 5))}, L = S = 5",
             "core",
-            lambda rng, s, shape=shape: ordinary(rng, s, mask=some_allowed(rng, *shape(s))),  # type: ignore[misc]
+            _random_mask(shape),
             about=mask,
             deep=name == "full",
         )
@@ -46,7 +46,12 @@ def _arrays() -> Iterator[Case]:
         ("B4",),
         "what True means",
         "edges",
-        lambda rng, s: ordinary(rng, s, odd=frozenset({"raw mask"}), mask=np.tril(np.ones((s.L, s.S), np.bool_), -1) | np.eye(s.L, dtype=np.bool_)),
+        lambda rng, s: ordinary(
+            rng,
+            s,
+            odd=frozenset({"raw mask"}),
+            mask=np.tril(np.ones((s.L, s.S), np.bool_), -1) | np.eye(s.L, dtype=np.bool_),
+        ),
         about=mask,
         # At least one pair of each row is dropped under either reading.
         alternatives=(
@@ -68,8 +73,20 @@ def _arrays() -> Iterator[Case]:
     )
 
 
+def _random_mask(shape: Callable[[Size], tuple[int, ...]]) -> Make:
+    return lambda rng, size: ordinary(rng, size, mask=some_allowed(rng, *shape(size)))
+
+
 def _rules() -> Iterator[Case]:
-    yield Case("B5-causal", ("B5", "B6"), "causal, L = S", "core", lambda rng, s: ordinary(rng, s, causal=True), about=CAUSAL, deep=True)
+    yield Case(
+        "B5-causal",
+        ("B5", "B6"),
+        "causal, L = S",
+        "core",
+        lambda rng, s: ordinary(rng, s, causal=True),
+        about=CAUSAL,
+        deep=True,
+    )
     yield Case(
         "B5-causal-mask",
         ("B5",),
@@ -97,7 +114,14 @@ def _rules() -> Iterator[Case]:
         about=WINDOW,
         alternatives=r.WINDOWS,
     )
-    yield Case("B5-lengths", ("B5",), "keys([3, 5])", "core", lambda rng, s: ordinary(rng, s, lengths=np.array([3, s.S])), about=LENGTHS)
+    yield Case(
+        "B5-lengths",
+        ("B5",),
+        "keys([3, 5])",
+        "core",
+        lambda rng, s: ordinary(rng, s, lengths=np.array([3, s.S])),
+        about=LENGTHS,
+    )
     yield Case(
         "B5-lengths-causal",
         ("B5", "B6"),
@@ -107,7 +131,14 @@ def _rules() -> Iterator[Case]:
         about=LENGTHS | CAUSAL,
     )
     yield Case("B5-segments", ("B5",), "two packed sequences", "core", _packed, about=frozenset({"segments"}))
-    yield Case("B5-segments-causal", ("B5",), "two packed causal sequences", "core", lambda rng, s: _packed(rng, s).but(causal=True), about=frozenset({"segments", "causal"}))
+    yield Case(
+        "B5-segments-causal",
+        ("B5",),
+        "two packed causal sequences",
+        "core",
+        lambda rng, s: _packed(rng, s).but(causal=True),
+        about=frozenset({"segments", "causal"}),
+    )
     yield Case(
         "B7-bound",
         ("B7", "B5"),

@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import readings as r
 from ..call import Call, Result
-from ..case import Case, Size
+from ..case import Case, Make, Size
 from ..tolerance import right
 from ..verdict import Mismatch
 from .draw import ordinary
@@ -22,7 +22,14 @@ CROSS = Size(3, 7)
 def cases() -> Iterator[Case]:
     """The cases of this group."""
     yield Case(
-        "A1-values", ("A1", "F2"), "plain attention, L = S", "core", ordinary, alternatives=(r.NO_SCALE,), deep=True, seeds=3
+        "A1-values",
+        ("A1", "F2"),
+        "plain attention, L = S",
+        "core",
+        ordinary,
+        alternatives=(r.NO_SCALE,),
+        deep=True,
+        seeds=3,
     )
     yield Case(
         "A1-cross",
@@ -61,8 +68,17 @@ def cases() -> Iterator[Case]:
         about=grouped,
         alternatives=(r.INTERLEAVED,),
     )
-    yield Case("A2-one", ("A2",), "4 query heads on 1 key head", "core", lambda rng, s: ordinary(rng, s, H=4, G=1), about=grouped)
-    yield Case("A3-no-queries", ("A3",), "L = 0", "edges", ordinary, sizes=(Size(0, 5),), about=frozenset({"cross"}), seeds=1)
+    yield Case(
+        "A2-one",
+        ("A2",),
+        "4 query heads on 1 key head",
+        "core",
+        lambda rng, s: ordinary(rng, s, H=4, G=1),
+        about=grouped,
+    )
+    yield Case(
+        "A3-no-queries", ("A3",), "L = 0", "edges", ordinary, sizes=(Size(0, 5),), about=frozenset({"cross"}), seeds=1
+    )
     yield Case(
         "A3-no-batch", ("A3",), "B = 0", "edges", lambda rng, s: ordinary(rng, s, B=2).but(**_no_batch(rng, s)), seeds=1
     )
@@ -78,13 +94,32 @@ def cases() -> Iterator[Case]:
         about=frozenset({"cross"}),
         seeds=1,
     )
-    yield Case("A3-no-width", ("A3", "G2"), "D = 0", "edges", lambda rng, s: ordinary(rng, s, D=0, E=8), only_refusal=True, seeds=1)
+    yield Case(
+        "A3-no-width",
+        ("A3", "G2"),
+        "D = 0",
+        "edges",
+        lambda rng, s: ordinary(rng, s, D=0, E=8),
+        only_refusal=True,
+        seeds=1,
+    )
     for how in ("transposed", "sliced", "negative"):
         yield Case(
-            f"A4-{how}", ("A4",), f"{how} arrays", "core", lambda rng, s, how=how: ordinary(rng, s, strides=how), seeds=1  # type: ignore[misc]
+            f"A4-{how}",
+            ("A4",),
+            f"{how} arrays",
+            "core",
+            _lying(how),
+            seeds=1,
         )
     yield Case(
-        "A4-expanded", ("A4",), "key heads expanded with stride 0, S = 33", "core", _expanded, sizes=(Size(4, 33),), seeds=1
+        "A4-expanded",
+        ("A4",),
+        "key heads expanded with stride 0, S = 33",
+        "core",
+        _expanded,
+        sizes=(Size(4, 33),),
+        seeds=1,
     )
     yield Case("A4-inputs", ("A4",), "inputs are left as they are", "core", ordinary, relation=_unchanged, seeds=1)
     yield Case(
@@ -97,6 +132,10 @@ def cases() -> Iterator[Case]:
         sizes=(Size(1, 1), Size(5, 5)),
         seeds=1,
     )
+
+
+def _lying(how: str) -> Make:
+    return lambda rng, size: ordinary(rng, size, strides=how)
 
 
 def _one_batch_of_keys(rng: np.random.Generator, size: Size) -> Call:
@@ -118,14 +157,18 @@ def _expanded(rng: np.random.Generator, size: Size) -> Call:
 def _unchanged(calls: list[Call], results: list[Result], arithmetic: frozenset[str]) -> Mismatch | None:
     changed = results[0].facts.get("changed")
     if changed:
-        return Mismatch("output", (), 0, 0, 0, f"the kernel wrote to {', '.join(changed)}", f"writes to its {changed[0]}")
+        return Mismatch(
+            "output", (), 0, 0, 0, f"the kernel wrote to {', '.join(changed)}", f"writes to its {changed[0]}"
+        )
     return None
 
 
 def _owned(calls: list[Call], results: list[Result], arithmetic: frozenset[str]) -> Mismatch | None:
     shared = results[0].facts.get("shares")
     if shared:
-        return Mismatch("output", (), 0, 0, 0, f"the output lies in the memory of {shared[0]}", "the output is a view of an input")
+        return Mismatch(
+            "output", (), 0, 0, 0, f"the output lies in the memory of {shared[0]}", "the output is a view of an input"
+        )
     from ..case import differ
 
     return differ(calls[0], results[0], right(calls[0], arithmetic))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 
@@ -59,7 +60,7 @@ def _masked_half(rng: np.random.Generator, size: Size) -> Call:
 def _split(base: Call, parts: int) -> list[Call]:
     edges = np.linspace(0, base.sizes[4], parts + 1).astype(int)
     out = [base]
-    for lo, hi in zip(edges[:-1], edges[1:], strict=True):
+    for lo, hi in pairwise(edges):
         part = base.but(key=base.key[:, :, lo:hi], value=base.value[:, :, lo:hi])
         for name in ("mask", "bias"):
             array = getattr(base, name)

@@ -23,7 +23,12 @@ def cases() -> Iterator[Case]:
     """The cases of this group."""
     yield Case("C1-large-scores", ("C1",), "scores of ±3000", "core", lambda rng, s: _large(ordinary(rng, s)))
     yield Case(
-        "C1-forbidden-maximum", ("C1", "D1"), "the largest score is a forbidden one", "core", _forbidden_maximum, seeds=1
+        "C1-forbidden-maximum",
+        ("C1", "D1"),
+        "the largest score is a forbidden one",
+        "core",
+        _forbidden_maximum,
+        seeds=1,
     )
     yield Case(
         "C1-weights",
@@ -164,7 +169,12 @@ def _empty() -> Iterator[Case]:
         lambda rng, s: uniform([1, 3], 2, mask=first_only, wants=frozenset({"grad"}), cotangent=np.ones((1, 1, 2, 1))),
         about=frozenset({"grad"}),
         refusal=True,
-        alternatives=(GRAD_NAN, *(_and(e, None) for e in r.EMPTY), *(_and(e, GRAD_NAN) for e in r.EMPTY), *(_and(e, GRAD_MEAN) for e in r.EMPTY)),
+        alternatives=(
+            GRAD_NAN,
+            *(_and(e, None) for e in r.EMPTY),
+            *(_and(e, GRAD_NAN) for e in r.EMPTY),
+            *(_and(e, GRAD_MEAN) for e in r.EMPTY),
+        ),
         seeds=1,
     )
 
@@ -230,7 +240,9 @@ def _lse_type(calls: list[Call], results: list[Result], arithmetic: frozenset[st
     said = results[0].dtypes.get("lse", "")
     if said == "float32":
         return differ(calls[0], results[0], right(calls[0], arithmetic))
-    return Mismatch("lse", (), 0, 0, 0, f"the log-sum-exp of {calls[0].dtype} input is {said}", f"the log-sum-exp is {said}")
+    return Mismatch(
+        "lse", (), 0, 0, 0, f"the log-sum-exp of {calls[0].dtype} input is {said}", f"the log-sum-exp is {said}"
+    )
 
 
 def _ties(calls: list[Call], results: list[Result], arithmetic: frozenset[str]) -> Mismatch | None:
@@ -239,5 +251,13 @@ def _ties(calls: list[Call], results: list[Result], arithmetic: frozenset[str]) 
         return Mismatch("top_keys", (), 0, 0, 0, "top_keys are missing")
     found = keys.reshape(-1)[:3].tolist()
     if found != [0.0, 1.0, 2.0]:
-        return Mismatch("top_keys", (0,), 0.0, float(found[0]), 0.0, f"keys {found}, should be [0, 1, 2]", "ties take a higher index")
+        return Mismatch(
+            "top_keys",
+            (0,),
+            0.0,
+            float(found[0]),
+            0.0,
+            f"keys {found}, should be [0, 1, 2]",
+            "ties take a higher index",
+        )
     return None
