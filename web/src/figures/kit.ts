@@ -153,7 +153,8 @@ export interface Point {
   arrow: boolean;
   /** Points that cannot be moved are drawn and not focusable. */
   fixed?: boolean;
-  faint?: boolean;
+  /** A ring that leaves what lies under it visible. */
+  ring?: boolean;
 }
 
 export interface Plane {
@@ -207,7 +208,7 @@ export function plane(label: string, reach: number, points: Point[], moved: () =
     const group = s(
       "g",
       {
-        class: `handle${point.fixed ? " fixed" : ""}`,
+        class: `handle${point.fixed ? " fixed" : ""}${point.ring ? " hollow" : ""}`,
         ...(point.fixed
           ? { "aria-hidden": "true" }
           : { tabindex: 0, role: "slider", "aria-label": point.name, "aria-valuemin": -reach, "aria-valuemax": reach }),
@@ -258,11 +259,12 @@ export function plane(label: string, reach: number, points: Point[], moved: () =
         circle.setAttribute("cx", String(px));
         circle.setAttribute("cy", String(py));
       }
-      const [left, up] = [point.at[0] < -reach * 0.75, point.at[1] < 0];
-      name.setAttribute("x", String(px + (left ? 12 : point.at[0] > reach * 0.75 ? -12 : 10)));
-      name.setAttribute("text-anchor", point.at[0] > reach * 0.75 ? "end" : "start");
-      name.setAttribute("y", String(py + (up ? 18 : -10)));
-      group.classList.toggle("faint", Boolean(point.faint));
+      // Names keep inside of the square, and that of a ring off those of the dots.
+      const right = point.at[0] > reach * 0.75;
+      const below = point.ring || point.at[1] < 0;
+      name.setAttribute("x", String(px + (right ? -12 : 10)));
+      name.setAttribute("text-anchor", right ? "end" : "start");
+      name.setAttribute("y", String(py + (point.ring ? 26 : below ? 18 : -10)));
       if (!point.fixed) {
         const [u, v] = point.at;
         group.setAttribute("aria-valuenow", String(u));

@@ -18,7 +18,7 @@ export function sameoutput({ values }: Options): HTMLElement {
   const points = values.map(
     (value, j): Point => ({ name: `value ${j}`, at: [value[0], value[1]], tone: j + 1, arrow: false, fixed: true }),
   );
-  const output: Point = { name: "output", at: [0, 0], tone: 4, arrow: false, fixed: true };
+  const output: Point = { name: "output", at: [0, 0], tone: 4, arrow: false, fixed: true, ring: true };
   const picture = plane("Three values on a line, and the output", reach, [...points, output], () => undefined);
   const right = document.createElement("div");
   f.picture.classList.add("plane-and-bars");

@@ -27,7 +27,7 @@ export function vectors(options: Options, openTrace: (example: Example) => void)
   const values = options.values.map(
     (value, j): Point => ({ name: name("value", j), at: pair(value), tone: j + 1, arrow: false }),
   );
-  const output: Point = { name: "output", at: [0, 0], tone: 4, arrow: false, fixed: true };
+  const output: Point = { name: "output", at: [0, 0], tone: 4, arrow: false, fixed: true, ring: true };
 
   const left = plane("Plane of query and keys", KEY_REACH, [...keys, query], update);
   const right = plane("Plane of values and output", valueReach, [...values, output], update);

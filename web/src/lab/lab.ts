@@ -206,7 +206,8 @@ export function labView(app: App, lesson: Lesson): View {
   ): Promise<any> {
     const skip: Record<string, unknown> = { "*": null, ...done };
     if (current && !done[current.id]) skip[current.id] = Number(ended.seconds.toFixed(1));
-    const again = await python.task({ type: "grade", source: "def attend(*given): return None", extra, skip });
+    const source = "def attend(*given): return None";
+    const again = await python.task({ type: "grade", source, extra, skip }, { trusted: true });
     return again.kind === "done" ? again.result : null;
   }
 
