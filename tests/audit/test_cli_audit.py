@@ -39,7 +39,7 @@ def test_from_a_file_to_a_verdict(kernel: str, capsys: pytest.CaptureFixture[str
     out = capsys.readouterr().out
     assert code == 1
     assert "wrong: forbidden pairs have -10000 added" in out
-    assert "value 1×1×2×1: [1 100]" in out
+    assert "mask 1×2: [T F]" in out
     assert "--case C3-low-score" in out
     assert max(len(line) for line in out.splitlines() if "qkv audit" not in line) <= 80
 

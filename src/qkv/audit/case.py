@@ -10,6 +10,7 @@ import numpy as np
 
 from . import readings
 from .call import Array, Call, Result
+from .faults import faults
 from .readings import Reading
 from .tolerance import Right, right
 from .verdict import CRASHES, DIFFERS, KEEPS, NOT_PROMISED, REFUSES, WRONG, Mismatch
@@ -119,7 +120,7 @@ class Case:
             return Finding(DIFFERS, "answered instead of refused", first)
         if first.part == "shape":
             return Finding(WRONG, first.note, first)
-        for reading in readings.faults():
+        for reading in faults():
             answer = readings.answer(call, reading, arithmetic)
             if answer is not None and differ(call, result, answer) is None:
                 return Finding(WRONG, reading.name, first)

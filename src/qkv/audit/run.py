@@ -156,8 +156,12 @@ class _Run:
         at = finding.mismatch.at if finding.mismatch is not None else ()
         small = base
         if self.choice.shrinking and finding.verdict in (WRONG, DIFFERS, CRASHES):
+            empty = _some_empty(base)
 
             def same(candidate: Call) -> bool:
+                # A smaller input may not be about rows without keys where the larger one was not.
+                if not empty and _some_empty(candidate):
+                    return False
                 try:
                     again, _, _ = self._try(candidate, dtype)
                 except CannotExpressError:
@@ -176,6 +180,14 @@ class _Run:
         row.says = str(found) if found is not None else finding.says
         if found is not None and found.at and results and results[0].status == "answer":
             row.example += _answers(call, results[0], found.part, found.at, self.domain.arithmetic)
+
+
+def _some_empty(call: Call) -> bool:
+    try:
+        reach, bias = call.allowed(), call.added()
+    except (ValueError, IndexError):
+        return False
+    return not (reach if bias is None else reach & ~np.isneginf(bias)).any(-1).all()
 
 
 def _answers(call: Call, result: Result, part: str, index: tuple[int, ...], arithmetic: frozenset[str]) -> list[str]:

@@ -51,6 +51,7 @@ def cases() -> Iterator[Case]:
         "edges",
         _few_values,
         only_refusal=True,
+        alternatives=(r.KEYS_WITHOUT_VALUES,),
         seeds=1,
     )
 

@@ -88,6 +88,7 @@ def _nonfinite() -> Iterator[Case]:
         r.INFINITY_FLOWS,
         r.MINUS_INFINITY_DROPPED,
         r.MINUS_INFINITY_ZERO,
+        r.INFINITY_THROUGH_MASK,
         r.NAN_CROSSES,
         r.INFINITY_CROSSES,
         r.NAN_FILLS,

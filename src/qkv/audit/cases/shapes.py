@@ -95,6 +95,18 @@ def cases() -> Iterator[Case]:
         seeds=1,
     )
     yield Case(
+        "A3-no-keys-lse",
+        ("A3", "C2"),
+        "S = 0 and the log-sum-exp",
+        "edges",
+        lambda rng, s: ordinary(rng, s, wants=frozenset({"lse"})),
+        refusal=True,
+        alternatives=(*r.EMPTY_LSE, *r.EMPTY),
+        sizes=(Size(3, 0),),
+        about=frozenset({"cross", "lse"}),
+        seeds=1,
+    )
+    yield Case(
         "A3-no-width",
         ("A3", "G2"),
         "D = 0",

@@ -10,6 +10,7 @@ import numpy as np
 from .. import readings as r
 from ..call import Call, Result
 from ..case import Case, Size, differ
+from ..faults import SENTINELS
 from ..tolerance import right
 from ..verdict import Mismatch
 from .draw import ordinary, some_allowed, uniform
@@ -45,7 +46,7 @@ def cases() -> Iterator[Case]:
         "an allowed score of -20000 beats a forbidden 0",
         "core",
         lambda rng, s: Call(_a([-20000]), _a([1, 0]), _a([1, 100]), scale=1.0, mask=np.array([[True, False]])),
-        alternatives=r.SENTINELS,
+        alternatives=SENTINELS,
         seeds=1,
     )
     yield Case(
