@@ -169,6 +169,7 @@ def test_every_cause_that_a_twin_has_is_known_and_has_hints_in_steps() -> None:
         assert cause.title
 
 
+@pytest.mark.slow
 def test_no_twin_is_taken_for_another() -> None:
     """A learner who makes exactly a twin's mistake is told that twin's name: the tester, tested."""
     for name, twin, _ in grader.TWINS:

@@ -1228,7 +1228,8 @@ def _simpler(x: Any) -> list[Any]:
     if abs(x) > 10:
         sign = 1 if x > 0 else -1
         candidates += [sign * 10.0**n for n in (1, 2, 3, 4, 6, 9, 12) if 10.0**n < abs(x)]
-    return [type(x)(c) for c in candidates if _oddity(type(x)(c)) < _oddity(x)]
+    # 0 is more to read than 1, but six numbers beside zeros are the goal.
+    return [type(x)(c) for c in candidates if c != x and (c == 0 or _oddity(type(x)(c)) < _oddity(x))]
 
 
 # The twins: the definition with one mistake each -----------------------------------------------------------------------
