@@ -129,6 +129,8 @@ test("Tab does not trap, and the hint is visible [tab-trap]", async ({ serve, op
   assert.ok(await inside(), "Tab alone indents");
   await page.keyboard.press("Escape");
   assert.match(await page.locator(".editor-hint").textContent(), /Tab now leaves/);
+  // The editor's own way out closes after two seconds; nobody has to hurry here.
+  await page.waitForTimeout(2300);
   await page.keyboard.press("Tab");
   assert.ok(!(await inside()), "Esc then Tab has not left the editor");
   await tabTo(page, /^Your attend/, { back: true });

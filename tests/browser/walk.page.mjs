@@ -157,7 +157,7 @@ async function walk({ serve, open }, options, by) {
 
   // Finds all of it in My notebook.
   if (by === byKeyboard) {
-    await tabTo(page, "My notebook", { back: true });
+    await tabTo(page, /^My notebook/, { back: true });
     await page.keyboard.press("Enter");
   } else await to(page, "#/notebook");
   await found(page);
