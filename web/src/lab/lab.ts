@@ -189,6 +189,9 @@ export function labView(app: App, lesson: Lesson): View {
         ended.kind === "stopped" ? h("p", { class: "banner bad" }, stopSentence(ended, true)) : null,
         reportView(report, lab, editor),
       );
+      // On a phone, and on a low screen, the result stands where nobody looks.
+      const { top } = result.getBoundingClientRect();
+      if (top < 60 || top > innerHeight - 160) result.scrollIntoView();
       await app.trying(async () => {
         const solution = solutionShown && !(lesson.id in app.notebook.lab_passed);
         await app.store.addAttempt({ lesson: lesson.id, code: source, report, passed: report.passed, solution_shown: solution });
