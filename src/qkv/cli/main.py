@@ -17,7 +17,7 @@ from typing import NoReturn
 from qkv.errors import ArgumentError, QkvError
 from qkv.version import __version__
 
-from . import attend, audit, demo, draw, info, learn, trace
+from . import attend, audit, demo, draw, info, learn, streams, trace
 
 __all__ = ["main"]
 
@@ -59,19 +59,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: the words after `qkv`; left out, those of the process.
     """
-    _accept_any_character()
+    streams.open_closed()
+    streams.accept_any_character()
     try:
         code = _run(list(sys.argv[1:] if argv is None else argv))
-        # A closed pipe shows at the flush, and has to show inside the try.
+        # A pipe without a reader and a full disk show at the flush, and have to show inside the try.
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # Python flushes once more at exit; give it somewhere to flush to.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        streams.give_up_stdout()
         return 141
     except (QkvError, OSError) as error:
+        if isinstance(error, OSError) and error.filename is None:
+            streams.give_up_stdout()
         return _say(_one_sentence(error), 2)
     except MemoryError:
         return _say("there is not enough memory for this call; pass fewer heads or rows, or a smaller file", 2)
@@ -106,6 +108,10 @@ def _one_sentence(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         reason = (error.strerror or type(error).__name__).lower()
         return f"{error.filename}: {reason}; give the path of a file that can be used"
+    if isinstance(error, OSError):
+        # Files have names; what has none is what the command prints or reads.
+        reason = (error.strerror or str(error) or type(error).__name__).lower()
+        return f"the output cannot be written ({reason}); send it to another place, or make room there"
     return str(error)
 
 
@@ -113,10 +119,3 @@ def _say(sentence: str, code: int) -> int:
     with contextlib.suppress(OSError):
         print(f"qkv: {draw.printable(sentence)}", file=sys.stderr)
     return code
-
-
-def _accept_any_character() -> None:
-    """A console that cannot show √ shows ? in its place, and the command goes on."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")

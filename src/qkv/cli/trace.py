@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -17,6 +18,9 @@ __all__ = ["add_command"]
 
 #: A problem to be read by a person; anything larger is for `qkv attend`.
 MAX_JSON_BYTES = 16 * 1024 * 1024
+
+#: The largest float has 309; the trace itself says of longer ones that they are too large.
+MAX_DIGITS = 1000
 
 _EPILOG = """\
 examples:
@@ -155,7 +159,12 @@ def _read_json(path: str) -> dict[str, Any]:
         )
     try:
         # A mark of the byte order, as some editors write it, is no part of the text.
-        record = json.loads(raw.decode("utf-8-sig"), parse_constant=_no_constant, object_pairs_hook=_once)
+        record = json.loads(
+            raw.decode("utf-8-sig"),
+            parse_int=partial(_integer, name),
+            parse_constant=_no_constant,
+            object_pairs_hook=_once,
+        )
     except UnicodeDecodeError as error:
         raise FileError(
             f"{name} must be JSON in UTF-8, but byte {error.start} is not UTF-8; save it as UTF-8"
@@ -197,6 +206,17 @@ def _kind(content: Any) -> str:
 
 def _no_constant(word: str) -> NoReturn:
     raise FileError(f"JSON has no number {word}, and a trace takes finite numbers only; take it out")
+
+
+def _integer(name: str, word: str) -> int:
+    digits = len(word.removeprefix("-"))
+    # Python reads no integer of thousands of digits, and says so in words about itself.
+    if digits > MAX_DIGITS:
+        raise FileError(
+            f"{name} must have integers of at most {MAX_DIGITS:,} digits to be traced, but has one of {digits:,}; "
+            "write a smaller number"
+        )
+    return int(word)
 
 
 def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
