@@ -14,6 +14,7 @@ from .cases import CLAUSES, all_cases
 from .conformance import conformance
 from .domain import FEATURES, Domain
 from .kernel import FunctionKernel, Given, Kernel
+from .model import Leak, Leaks, leaks
 from .profiles import PROFILES
 from .readings import Reading
 from .report import Report
@@ -33,6 +34,8 @@ __all__ = [
     "FunctionKernel",
     "Given",
     "Kernel",
+    "Leak",
+    "Leaks",
     "Reading",
     "Report",
     "Result",
@@ -42,4 +45,5 @@ __all__ = [
     "audit",
     "check",
     "conformance",
+    "leaks",
 ]
