@@ -192,7 +192,7 @@ def test_without_rich_every_command_says_so(words: list[str], tmp_path: Path) ->
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
         "qkv: drawing on the console needs the package rich, which is not installed; "
-        "write pip install 'qkv[cli]', or pass --json for output that a machine reads\n"
+        'write pip install ".[cli]" in a clone of the repository, or pass --json for output that a machine reads\n'
     )
 
 

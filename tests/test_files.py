@@ -394,7 +394,10 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path):
 def test_a_missing_library_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     write_tensors(tmp_path / "a.safetensors", {"a": np.ones(1)})  # writing does not need it
     monkeypatch.setitem(sys.modules, "safetensors", None)
-    with pytest.raises(FileError, match=r"needs the safetensors library to be read; pip install 'qkv\[files\]'$"):
+    with pytest.raises(
+        FileError,
+        match=r"needs the safetensors library to be read; write pip install \"\.\[files\]\" in a clone of the repository$",
+    ):
         read_tensors(tmp_path / "a.safetensors")
 
 

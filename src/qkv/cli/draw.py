@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from qkv.errors import UnsupportedError
+from qkv.files.extras import how_to_install
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,7 +35,7 @@ def require_rich() -> None:
     if importlib.util.find_spec("rich") is None:
         raise UnsupportedError(
             "drawing on the console needs the package rich, which is not installed; "
-            "write pip install 'qkv[cli]', or pass --json for output that a machine reads"
+            f"{how_to_install('cli')}, or pass --json for output that a machine reads"
         )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from qkv.errors import ArgumentError, UnsupportedError
+from qkv.files.extras import how_to_install
 
 from . import draw
 
@@ -129,7 +130,7 @@ def _require(*modules: str) -> None:
     if missing:
         raise UnsupportedError(
             f"the lesson needs the package {missing[0].replace('_', '-')}, which is not installed; "
-            "write pip install 'qkv[learn]'"
+            + how_to_install("learn")
         )
 
 

@@ -8,6 +8,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from .extras import how_to_install
 from .tensor import DAMAGED, STORAGE, Declared, Tensor, Wanted, fault, short
 
 _LENGTH = 8  # bytes that say how long the header is
@@ -39,7 +40,7 @@ def _judge(path: Path) -> None:
     try:
         from safetensors import SafetensorError, safe_open
     except ImportError as error:
-        raise fault(path, "needs the safetensors library to be read; pip install 'qkv[files]'") from error
+        raise fault(path, f"needs the safetensors library to be read; {how_to_install('files')}") from error
     try:
         with safe_open(str(path), "np"):
             pass

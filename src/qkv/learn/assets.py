@@ -30,8 +30,8 @@ def assets_folder() -> Path:
             folder = Path(importlib.import_module("qkv_learn_assets").folder())
         except ModuleNotFoundError:
             raise UnsupportedError(
-                "the lesson's page is in the package qkv-learn, which is not installed; write pip install 'qkv[learn]', "
-                "or make learn-assets in a checkout"
+                "the lesson's page is in the package qkv-learn, which is not installed; "
+                "write make learn-assets and pip install dist/qkv_learn-*.whl in a clone of the repository"
             ) from None
     if not (folder / "index.html").is_file():
         raise UnsupportedError(f"the lesson's page is not in {folder}, there is no index.html; write make learn-assets")

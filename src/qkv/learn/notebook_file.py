@@ -205,7 +205,7 @@ def _look_at(path: Path) -> None:
     if version > len(MIGRATIONS):
         raise NotebookError(
             f"the notebook {path} is of version {version} and this qkv knows versions up to {len(MIGRATIONS)}; "
-            "write pip install --upgrade 'qkv[learn]'"
+            'write git pull and pip install --upgrade ".[learn]" in a clone of the repository'
         )
 
 

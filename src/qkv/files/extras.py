@@ -1,0 +1,14 @@
+"""The way to an optional package: said once, because it changes on the day there is a release."""
+
+from __future__ import annotations
+
+__all__ = ["how_to_install"]
+
+
+def how_to_install(extra: str) -> str:
+    """What to write so that the packages of an extra are there.
+
+    >>> how_to_install("cli")
+    'write pip install ".[cli]" in a clone of the repository'
+    """
+    return f'write pip install ".[{extra}]" in a clone of the repository'
