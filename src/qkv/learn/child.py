@@ -84,12 +84,12 @@ def _load(name: str, path: str) -> ModuleType:
 def _limit(limits: dict[str, Any]) -> None:
     if hasattr(signal, "setitimer"):
         # The other side ends this process; if it is gone itself, the clock does.
-        signal.setitimer(signal.ITIMER_REAL, limits["total"] + 10)
+        signal.setitimer(signal.ITIMER_REAL, 10 * limits["total"] + 60)
     try:
         import resource
     except ImportError:
         return
-    memory, seconds = limits["memory"] * 2**20, int(limits["total"]) + 5
+    memory, seconds = limits["memory"] * 2**20, int(limits["total"]) + 30
     wanted = {"RLIMIT_AS": memory, "RLIMIT_CPU": seconds, "RLIMIT_FSIZE": 0, "RLIMIT_CORE": 0, "RLIMIT_NPROC": 0}
     for name, most in wanted.items():
         which = getattr(resource, name, None)

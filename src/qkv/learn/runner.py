@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import queue
 import signal
@@ -29,6 +28,7 @@ __all__ = ["MAX_SOURCE", "Child", "Limits", "check_file", "check_solution", "che
 
 MAX_SOURCE = 1_000_000  # characters of a solution
 _MAX_REPLY = 4_000_000  # bytes of an answer
+_ON_THE_WAY = 0.005  # seconds of a call that are free
 _START = 30.0  # seconds that Python may take to start
 _FOLDER = Path(__file__).parent
 
@@ -40,7 +40,7 @@ class Limits:
     Attributes:
         seconds: for one call. After a first call that hung the next may take half as long, and so on to a tenth: what
             hangs once is believed sooner.
-        total: for all calls; cases that are left then are not run.
+        total: for all calls together, of the solution's own time; cases that are left then are not run.
         memory: in MiB, of address space, where the system can limit it.
     """
 
@@ -58,7 +58,7 @@ class Child:
         self.limits = limits or Limits()
         self._process: subprocess.Popen[bytes] | None = None
         self._replies: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._deadline = math.inf
+        self._spent = 0.0
         self._hangs = 0
         self._printed = ("", False)
 
@@ -99,8 +99,6 @@ class Child:
         process.wait()
 
     def _start(self) -> None:
-        if self._deadline == math.inf:
-            self._deadline = time.monotonic() + self.limits.total
         limits = {"memory": self.limits.memory, "total": self.limits.total}
         # -I: nothing of the user's or of this folder; -S: no packages, as in the page.
         command = [sys.executable, "-I", "-S", str(_FOLDER / "child.py"), str(_FOLDER / "grader.py")]
@@ -124,19 +122,18 @@ class Child:
 
         threading.Thread(target=listen, daemon=True).start()
         # A slow start is this machine's fault, not the solution's: it costs none of its time.
-        start = time.monotonic()
         with contextlib.suppress(queue.Empty):
             replies.get(timeout=_START)
-        self._deadline += time.monotonic() - start
 
     def _ask(self, request: dict[str, Any]) -> Outcome:
         process = self._process
         if process is None or process.stdin is None:
             return {"kind": "died", "message": "it could not be started"}
-        left = self._deadline - time.monotonic()
+        left = self.limits.total - self._spent
         if left <= 0:
             return {"kind": "spent", "seconds": self.limits.total}
         patience = self.limits.seconds * max(0.1, 0.5**self._hangs)
+        start = time.monotonic()
         try:
             process.stdin.write(json.dumps(request).encode() + b"\n")
             process.stdin.flush()
@@ -149,6 +146,9 @@ class Child:
             return {"kind": "hang", "seconds": round(patience, 2)}
         except OSError:
             line = None
+        finally:
+            # What a call costs on the way there and back is not the solution's either.
+            self._spent += max(0.0, time.monotonic() - start - _ON_THE_WAY)
         outcome = _outcome(line)
         if outcome is None:
             return self._died(line)
