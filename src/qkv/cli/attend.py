@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import re
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,10 @@ import numpy.typing as npt
 from qkv.errors import ArgumentError, EmptyRowError, FileError, NonFiniteError, ScoreOverflowError
 from qkv.maskparse import parse_mask
 from qkv.masks import Mask, window
+from qkv.ranges import END
 
 from . import draw
+from .ways import with_options
 
 __all__ = ["add_command"]
 
@@ -74,16 +78,20 @@ def run(arguments: argparse.Namespace) -> int:
     from qkv.explain import explain
     from qkv.files import write_tensors
 
-    names, operands, unread = _read(arguments)
+    mask = _mask(arguments.mask, arguments.align)
+    with with_options():
+        names, operands, unread = _read(arguments)
     options = {
-        "mask": _mask(arguments.mask, arguments.align),
+        "mask": mask,
         "scale": arguments.scale,
         "softcap": arguments.softcap,
         "empty": arguments.empty,
         "nonfinite": arguments.nonfinite,
         "layout": arguments.layout,
     }
-    plan = explain(*operands, **options)
+    asked = _asked(arguments)
+    with with_options():
+        plan = replace(explain(*operands, **options), mask=asked)
     if arguments.explain:
         if arguments.json:
             draw.write_json(plan.to_dict())
@@ -93,7 +101,8 @@ def run(arguments: argparse.Namespace) -> int:
     # Where the result goes is settled before the work is done.
     out = _out(arguments.out, arguments.tensors, str(operands[0].dtype))
     start = time.perf_counter()
-    output, lse = _compute(operands, options, share=plan.tiles_touched / max(plan.tiles, 1))
+    with with_options():
+        output, lse = _compute(operands, options, share=plan.tiles_touched / max(plan.tiles, 1))
     seconds = time.perf_counter() - start
     results = {"output": output} if out.suffix.lower() == ".npy" else {"output": output, "lse": lse}
     write_tensors(out, results)
@@ -105,7 +114,8 @@ def run(arguments: argparse.Namespace) -> int:
                     role: {"name": names[role], "shape": x.shape} for role, x in zip(_ROLES, operands, strict=True)
                 },
                 "dtype": str(output.dtype),
-                "mask": None if options["mask"] is None else repr(options["mask"]),
+                "mask": arguments.mask,
+                "align": arguments.align,
                 "plan": plan.to_dict(),
                 "seconds": seconds,
                 "out": str(out),
@@ -118,13 +128,21 @@ def run(arguments: argparse.Namespace) -> int:
     for role, x in zip(_ROLES, operands, strict=True):
         called = "" if names[role] == role else f" (named {names[role]})"
         _show(role, f"{_shape(x)} {x.dtype}{called}")
-    _show("mask", "every query reads every key" if options["mask"] is None else repr(options["mask"]))
+    _show("mask", asked or "every query reads every key")
     _show("plan", str(plan))
     _show("done", f"in {seconds:.2f} s; {_said(summary)}")
     _show("wrote", f"{', '.join(f'{name} {_shape(array)}' for name, array in results.items())} to {out}")
     if unread:
         _show("unused", f"{_listing(unread)}; nothing asked for {'it' if len(unread) == 1 else 'them'}")
     return 0
+
+
+def _asked(arguments: argparse.Namespace) -> str:
+    """The mask as it was typed, on one line, and where its queries were said to stand; "" where there is none."""
+    if arguments.mask is None:
+        return ""
+    text = " ".join(arguments.mask.split())
+    return text if arguments.align is None else f"{text} (--align {arguments.align.strip()})"
 
 
 def _show(label: str, said: str) -> None:
@@ -190,17 +208,31 @@ def _mask(text: str | None, align: str | None) -> Mask | None:
         return mask
     if not mask.positional:
         raise ArgumentError(f"--align is for rules about positions, but the mask {mask!r} has none; leave --align out")
-    where: Any = align.strip() if align.strip() in ("end", "start") else None
-    if where is None:
-        try:
-            where = int(align)
-        except ValueError:
-            raise ArgumentError(
-                f"--align must be end, start or the position of the first query, a whole number, but {align!r} came; "
-                "write --align end"
-            ) from None
     # Open on both sides, this allows every pair; one expression has one alignment, so it says it for all (B6).
-    return mask & window(None, None, align=where)
+    whole = mask & window(None, None, align=_where(align))
+    told = next((rule for rule in mask.leaves() if rule.align is not None), None)
+    if told is not None:
+        raise ArgumentError(f"one alignment must be said once, but --align and {told!r} both say one; leave one out")
+    return whole
+
+
+def _where(align: str) -> Any:
+    """The alignment that the words of --align stand for."""
+    word = align.strip()
+    if word in ("end", "start"):
+        return word
+    if not re.fullmatch(r"[+-]?[0-9]+", word):
+        raise ArgumentError(
+            "--align must be end, start or the position of the first query, a whole number, "
+            f"but {word if len(word) <= 40 else word[:37] + '…'!r} came; write --align end"
+        )
+    # 2**40 has 13 digits; longer than 4,300 Python would not read.
+    if len(word) > 20 or abs(int(word)) >= END:
+        raise ArgumentError(
+            f"--align must be below 2**40 in size, but a number of {len(word.lstrip('+-'))} digits came; "
+            "write the position of the first query, or --align end"
+        )
+    return int(word)
 
 
 def _out(asked: Path | None, tensors: Path, dtype: str) -> Path:
@@ -215,6 +247,10 @@ def _out(asked: Path | None, tensors: Path, dtype: str) -> Path:
             f"--out must end in .safetensors for bfloat16, which {out.suffix} has no name for, but {str(out)!r} came; "
             f"write --out {out.stem}.safetensors"
         )
+    if out.exists() and not out.is_file():
+        # Known before the work; and a pipe or a device would not be written to, but replaced.
+        kind = "a folder" if out.is_dir() else "a pipe or a device"
+        raise ArgumentError(f"--out must be a file, but {str(out)!r} is {kind}; give another name")
     if out.exists() and out.samefile(tensors):
         raise ArgumentError(f"--out must not be the file that is read, but {str(out)!r} is; give another name")
     if not out.parent.is_dir():

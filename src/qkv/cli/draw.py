@@ -119,8 +119,12 @@ def progress(title: str, steps: int, show: bool) -> Iterator[Callable[[], None]]
     from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
     columns: list[Any] = [SpinnerColumn(), TextColumn("{task.description}", markup=False)]
-    columns += [BarColumn(), TaskProgressColumn()] if steps > 1 else []
-    with Progress(*columns, TimeElapsedColumn(), console=_console(stderr=True), transient=True) as bar:
+    console = _console(stderr=True)
+    if steps > 1:
+        # Without colour the part of a bar that is to come cannot be told from nothing, so it is said in numbers.
+        counted = TextColumn("{task.completed:.0f} of {task.total:.0f}", markup=False)
+        columns += [BarColumn() if console.color_system else counted, TaskProgressColumn()]
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
         task = bar.add_task(title, total=steps)
         yield lambda: bar.advance(task)
 

@@ -85,6 +85,8 @@ def write_tensors(path: str | os.PathLike[str], tensors: Mapping[str, Tensor | n
     whole = {name: each if isinstance(each, Tensor) else Tensor(np.asarray(each)) for name, each in tensors.items()}
     writer.check(path, whole)
     try:
+        if path.exists() and not path.is_file():  # a pipe or a device would not be written to, but replaced
+            raise fault(path, "exists and is not a regular file; give another name")
         handle, beside = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:
             with os.fdopen(handle, "wb") as stream:
