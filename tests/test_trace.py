@@ -10,6 +10,7 @@ import math
 import re
 import sys
 from dataclasses import FrozenInstanceError
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
@@ -310,3 +311,18 @@ def test_text_has_the_contrast_that_wcag_asks_for(theme: str) -> None:
     ):
         light, dark = sorted((luminance(colors[front]), luminance(colors[back])), reverse=True)
         assert (light + 0.05) / (dark + 0.05) >= least, (theme, front, back)
+
+
+@pytest.mark.parametrize(
+    ("problem", "kind"),
+    [(([1.0], [], []), ValueError), (([float("nan")], [[1.0]], [[1.0]]), ValueError), ((1.0, [], []), TypeError)],
+)
+def test_its_errors_are_plain_and_the_readme_says_so(problem: tuple[Any, Any, Any], kind: type[Exception]) -> None:
+    with pytest.raises(kind) as told:
+        trace(*problem)
+    assert type(told.value) is kind
+    readme = " ".join((Path(__file__).resolve().parents[1] / "README.md").read_text(encoding="utf-8").split())
+    promise = readme[readme.index("All are kinds of `QkvError`") :].partition(". ")[0]
+    assert promise.endswith(
+        "only `trace`, which needs nothing but the standard library, raises plain `ValueError` and `TypeError`"
+    )
