@@ -381,7 +381,7 @@ def test_c6_influence_in_closed_form():
     assert np.ravel(only.relative).tolist() == [1, 0]
     sunk = of_scores(0, value=[[8]], sink=[0]).influence(0, vectors=True)
     assert np.ravel(sunk.vectors).tolist() == [-4]
-    assert not sunk.sole.any()  # without the key all of it goes to the sink, which has no value
+    assert sunk.sole.all()  # without the key all of it goes to the sink, which has no value: the zero row
 
 
 def test_c1_received_adds_up_the_weights_of_all_queries():

@@ -124,6 +124,14 @@ class Exchange:
         return self.array.__dlpack__(**kwargs)
 
 
+def bfloat16_cache() -> Any:
+    """A torch bfloat16 cache asked for as a NumPy array."""
+    import torch
+
+    x = torch.zeros(1, 2, 4, dtype=torch.bfloat16)
+    return np.asarray(qkv.Cache().append(x, x).key)
+
+
 def fake_tensor(torch: Any) -> Any:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -236,7 +244,7 @@ CASES = [
     Case(
         "nested-list",
         qkv.DTypeError,
-        "sink: a nested list of unequal lengths came; pass an array",
+        "sink: a list came that makes no array; pass one array of numbers",
         call(sink=[[1.0], [1.0, 2.0]]),
     ),
     Case(
@@ -493,6 +501,60 @@ CASES = [
         qkv.DTypeError,
         "scale must be one number, but an array of shape (2,) came; pass a float",
         call(scale=np.ones(2)),
+    ),
+    Case(
+        "first-key-huge",
+        qkv.ArgumentError,
+        "first_key must be below 2**40, but 4611686018427387904 came; it counts keys",
+        lambda: qkv.partial(*[np.zeros((2, 4), np.float32)] * 3, first_key=2**62),
+    ),
+    Case(
+        "reads-future-size",
+        qkv.ArgumentError,
+        "reads_future: queries must be a whole number of at least 0, but -1 came; pass a size",
+        lambda: qkv.causal().reads_future(-1, 5),
+    ),
+    Case(
+        "reads-future-batch",
+        qkv.ShapeError,
+        "reads_future: rules must have one batch shape (B…), but have (2,), (3,); give each its own call",
+        lambda: (qkv.keys([1, 2]) & qkv.keys([1, 2, 3])).reads_future(4, 4),
+    ),
+    Case(
+        "mask-ufunc",
+        qkv.MaskError,
+        "masks combine as booleans, and np.add cannot take them; write & for 'both', | for 'either', ~ for 'not'",
+        lambda: np.add(np.eye(2), qkv.causal()),
+    ),
+    Case(
+        "one-index",
+        qkv.DTypeError,
+        "query must be one whole number, but [1, 2] came; ask one query at a time",
+        lambda: qkv.attention(*[np.zeros((2, 4), np.float32)] * 3).influence([1, 2]),
+    ),
+    Case(
+        "layer-bias-dtype",
+        qkv.DTypeError,
+        "b_q must be float32 or float64, but has dtype int64; write b_q.astype(np.float32)",
+        lambda: qkv.MultiHead(*[np.eye(2)] * 4, heads=1, b_q=np.zeros(2, int)),
+    ),
+    Case(
+        "layer-dtypes",
+        qkv.DTypeError,
+        "w_q, w_k, w_v and w_o must have one dtype, but have float32, float64; convert some of them",
+        lambda: qkv.MultiHead(np.eye(2, dtype=np.float32), *[np.eye(2)] * 3, heads=1),
+    ),
+    Case(
+        "layer-argument",
+        qkv.UnsupportedError,
+        "layout is not for a whole layer, but came; the call takes mask and bias, softcap, sink, empty, nonfinite",
+        lambda: qkv.MultiHead(*[np.eye(2)] * 4, heads=1)(np.zeros((3, 2)), layout="blhd"),
+    ),
+    Case(
+        "cache-bfloat16",
+        qkv.DTypeError,
+        "cache.key is bfloat16, which NumPy has not; take cache.key.array",
+        bfloat16_cache,
     ),
     Case("scale-true", qkv.DTypeError, "scale must be one number, but True came; pass a float", call(scale=True)),
     Case(
@@ -1078,7 +1140,7 @@ CASES = [
     Case(
         "cache-trim",
         qkv.ArgumentError,
-        "lengths must not be longer than what is held, but 9 came for 3 keys; append adds keys",
+        "lengths must not be longer than what is held, but 9 came for a sequence of 3 keys; append adds keys",
         lambda: a_cache().trim(9),
     ),
     Case(

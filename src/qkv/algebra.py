@@ -39,8 +39,16 @@ class Mask:
     causal() & (window(2, 0) | first(1))
     """
 
-    #: NumPy leaves `array & mask` to us, so that arrays combine from either side.
-    __array_ufunc__ = None
+    def __array_ufunc__(self, ufunc: Any, method: str, *operands: Any, **_: Any) -> Mask:
+        """`array & mask`, `array | mask`: arrays combine from either side; nothing else of NumPy takes a mask."""
+        if method == "__call__" and len(operands) == 2 and ufunc in (np.bitwise_and, np.logical_and):
+            return _as_mask(operands[0]) & _as_mask(operands[1])
+        if method == "__call__" and len(operands) == 2 and ufunc in (np.bitwise_or, np.logical_or):
+            return _as_mask(operands[0]) | _as_mask(operands[1])
+        raise MaskError(
+            f"masks combine as booleans, and np.{ufunc.__name__} cannot take them; write & for 'both', | for 'either', ~ for 'not'"
+        )
+
     #: Binding strength, for printing with no more brackets than needed.
     _strength = 3
 
@@ -81,7 +89,7 @@ class Mask:
             "masks combine as booleans, not by adding or multiplying; write & for 'both', | for 'either', ~ for 'not'"
         )
 
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _no_arithmetic
+    __xor__ = __rxor__ = __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _no_arithmetic
 
     def parts(self) -> tuple[Mask, ...]:
         """The operands, for walking an expression."""
@@ -105,6 +113,11 @@ class Mask:
         return any(leaf._speaks_of_positions for leaf in self.leaves())
 
     _speaks_of_positions = False
+
+    @property
+    def differs_by_head(self) -> bool:
+        """Whether heads may be allowed different keys."""
+        return any(leaf.differs_by_head for leaf in self.parts())
 
     @property
     def align(self) -> Align:
@@ -268,7 +281,12 @@ class Allow(Mask):
 
     def extent(self) -> Extent:
         shape = (1,) * max(0, 3 - self.array.ndim) + self.array.shape
-        return Extent(shape[:-3], shape[-3], shape[-2], shape[-1])
+        # An axis of 1 is broadcast: it says nothing of the size.
+        return Extent(shape[:-3], shape[-3], *(None if size == 1 else size for size in shape[-2:]))
+
+    @property
+    def differs_by_head(self) -> bool:
+        return self.array.ndim > 2 and self.array.shape[-3] > 1
 
     def full(self, frame: Frame) -> Bools:
         """A view of shape (B…, H, L, S)."""

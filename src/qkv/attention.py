@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -123,12 +123,12 @@ def attention(
         layout=layout,
     )
     plan = engines.choose(problem)
-    output, lse = _carry_out(problem, plan)
-    return Attention(output=output, lse=lse, _problem=problem, _plan=plan)
+    output, lse, lost = _carry_out(problem, plan)
+    return Attention(output=output, lse=lse, _problem=replace(problem, lost=lost), _plan=plan)
 
 
-def _carry_out(problem: Problem, plan: Plan) -> tuple[Any, Any]:
-    """(output, log-sum-exp) as the caller's kind, or the contract's error."""
+def _carry_out(problem: Problem, plan: Plan) -> tuple[Any, Any, Any]:
+    """(output, log-sum-exp) as the caller's kind, and the rows without a right answer; or the contract's error."""
     layout = problem.layout
     shape = (*problem.batch, problem.heads, problem.queries, problem.value_width)
     # Allocated in the caller's axes where those are canonical, so that the result owns its memory.
@@ -138,7 +138,8 @@ def _carry_out(problem: Problem, plan: Plan) -> tuple[Any, Any]:
         raise_faults(problem, result.status, result.wrong)
     lse = result.lse.reshape(shape[:-1])
     output = layout.restored(given, trailing=1) if layout.axes != 2 else given
-    return layout.kind.wrap(output, problem.dtype.name), layout.kind.wrap(layout.restored(lse, trailing=0))
+    wrapped = layout.kind.wrap(output, problem.dtype.name), layout.kind.wrap(layout.restored(lse, trailing=0))
+    return *wrapped, result.wrong
 
 
 @dataclass(frozen=True, eq=False)
@@ -293,13 +294,13 @@ class Attention:
         return Influence(self._of_head(relative, head), self._of_head(sole, head), moved)
 
     def _row(self, query: Any) -> int:
-        return int(_indices("query", query, self._problem.queries)[0])
+        return _one_index("query", query, self._problem.queries)
 
     def _of_head(self, array: Array, head: Any) -> Any:
         """(N, H, …) of all heads, or of the one asked, to the caller."""
         if head is None:
             return self._give(array)
-        return self._give(array[:, int(_indices("head", head, self._problem.heads)[0])], headless=True)
+        return self._give(array[:, _one_index("head", head, self._problem.heads)], headless=True)
 
     def _give(self, array: Array, *, headless: bool = False) -> Any:
         """(N, H, …) as (B…, H, …) in the caller's kind; (…) for two-axis input, which has no head axis either."""
@@ -311,6 +312,12 @@ class Attention:
         if p.layout.axes == 2 and not headless:
             array = array[0]
         return p.layout.kind.wrap(np.ascontiguousarray(array))
+
+
+def _one_index(name: str, wanted: Any, size: int) -> int:
+    if isinstance(wanted, (bool, np.bool_)) or not hasattr(wanted, "__index__"):
+        raise DTypeError(f"{name} must be one whole number, but {wanted!r} came; ask one {name} at a time")
+    return int(_indices(name, int(wanted), size)[0])
 
 
 def _indices(name: str, wanted: Any, size: int) -> Any:

@@ -1,7 +1,9 @@
 """Keys and values of a growing sequence, for decoding: append, attend, trim (contract B6, B7, F3).
 
 The cache knows how many keys each sequence has and where the newest queries stand, so `causal()` needs no `align`.
-Memory behind a sequence's length may hold anything: no mask reaches it (B7, D1).
+Queries of as many rows as were appended last stand where those were appended,
+row by row (so a right-padded prompt is placed rightly, and its padding rows stand past the end); any other number of
+rows are the newest ones. Memory behind a sequence's length may hold anything: no mask reaches it (B7, D1).
 """
 
 from __future__ import annotations
@@ -40,6 +42,8 @@ class CachePart:
         return tuple((key if self.name == "key" else value).shape)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        if self.cache.storage()[2] == "bfloat16" and self.cache.kind == "torch":
+            raise DTypeError(f"cache.{self.name} is bfloat16, which NumPy has not; take cache.{self.name}.array")
         return np.array(self.array, dtype=dtype, copy=bool(copy) or None)
 
     def __repr__(self) -> str:
@@ -85,6 +89,11 @@ class Cache:
         """How many keys each sequence has, int64 (B…); a copy."""
         out: Ints = self._lengths.copy()
         return out
+
+    @property
+    def kind(self) -> str:
+        """Which library the keys and values came from."""
+        return self._kind.name
 
     @property
     def nbytes(self) -> int:
@@ -144,9 +153,10 @@ class Cache:
     def trim(self, lengths: Any) -> Cache:
         """Forget the newest keys: afterwards sequence b has `lengths[b]` keys (an int trims all alike); returns the cache."""
         wanted = self._counts("lengths", lengths, self._lengths.shape, None, None)
-        if (wanted > self._lengths).any():
+        over = wanted > self._lengths
+        if over.any():
             raise ArgumentError(
-                f"lengths must not be longer than what is held, but {int(wanted.max())} came for {len(self)} keys; append adds keys"
+                f"lengths must not be longer than what is held, but {int(wanted[over][0])} came for a sequence of {int(self._lengths[over][0])} keys; append adds keys"
             )
         self._lengths, self._before, self._appended = wanted, wanted, 0
         return self

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import math
 from functools import lru_cache
+from numbers import Real
 from typing import Any, Literal
 from typing import cast as as_type
 
@@ -23,7 +24,7 @@ from .floats import FLOATS, Array, Float
 from .frame import Frame
 from .interop import Kind, take, to_numpy
 from .problem import Floats64, Layout, Problem
-from .ranges import ALL, Ints, Ranges, interval
+from .ranges import ALL, END, Ints, Ranges, interval
 
 Empty = Literal["raise", "zero"]
 NonFinite = Literal["raise", "propagate"]
@@ -266,6 +267,8 @@ def _whole(name: str, value: Any) -> int:
         raise DTypeError(f"{name} must be a whole number, but {value!r} came; pass an int")
     if value < 0:
         raise ArgumentError(f"{name} must not be negative, but {int(value)} came; keys are counted from 0")
+    if value >= END:
+        raise ArgumentError(f"{name} must be below 2**40, but {int(value)} came; it counts keys")
     return int(value)
 
 
@@ -375,14 +378,24 @@ def _one_of(name: str, value: Any, words: tuple[str, ...]) -> None:
 def _number(name: str, value: Any) -> float:
     if getattr(value, "ndim", 0) > 0:
         raise DTypeError(f"{name} must be one number, but an array of shape {tuple(value.shape)} came; pass a float")
-    if isinstance(value, (bool, np.bool_, str, bytes, complex)):
-        raise DTypeError(f"{name} must be one number, but {value!r} came; pass a float")
     if hasattr(value, "ndim") and not isinstance(value, (np.generic, np.ndarray)):
         value = to_numpy(value, name)  # refuses what a float() would detach or trace
+    real = (
+        value.dtype.kind in "fiu"
+        if hasattr(value, "dtype")
+        else isinstance(value, Real) and not isinstance(value, bool)
+    )
+    if not real:
+        came = (
+            repr(value)
+            if isinstance(value, (bool, str, bytes, complex, np.generic, np.ndarray))
+            else type(value).__name__
+        )
+        raise DTypeError(f"{name} must be one number, but {came} came; pass a float")
     try:
         return float(value)
-    except (TypeError, ValueError, RuntimeError):
-        raise DTypeError(f"{name} must be one number, but {type(value).__name__} came; pass a float") from None
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def _scale(scale: Any, width: int, dtype: Float) -> float:

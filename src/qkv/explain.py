@@ -77,8 +77,8 @@ class Explanation:
         if self.future is not None:
             n, h, i, j = self.future
             lines.append(
-                f"warning: {self.mask} lets a query read the future: batch {n}, head {h}, row {i} may read key {j}; & binds closer than |, "
-                "so put brackets around the alternatives"
+                f"warning: {self.mask} lets a query read the future: batch {n}, head {h}, row {i} may read key {j}"
+                + ("; & binds closer than |, so put brackets around the alternatives" if "|" in self.mask else "")
             )
         return "\n".join(lines)
 

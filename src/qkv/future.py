@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from .align import known_lengths, resolve_offset
-from .errors import ArgumentError
+from .errors import ArgumentError, ShapeError
 from .frame import Frame
 from .ranges import END, Ranges
 
@@ -64,7 +64,7 @@ def first_future(mask: Mask, frame: Frame, may: Ranges, exact: bool) -> Pair | N
         return Pair(n, 0, i, int(ahead[n, i][hits[n, i]].min()))
     columns = np.arange(frame.keys)
     for n in range(frame.batches):
-        for h in range(frame.heads):
+        for h in range(frame.heads if mask.differs_by_head else 1):
             for start in range(0, frame.queries, _ROWS):
                 rows_at = np.arange(start, min(start + _ROWS, frame.queries))
                 seen = mask.tile(frame, n, slice(h, h + 1), rows_at, columns)
@@ -79,16 +79,28 @@ def first_future(mask: Mask, frame: Frame, may: Ranges, exact: bool) -> Pair | N
 
 def reads_future(mask: Mask, queries: int | None, keys: int | None) -> bool:
     """See `Mask.reads_future`."""
+    for name, given in (("queries", queries), ("keys", keys)):
+        if given is not None and (isinstance(given, bool) or not isinstance(given, (int, np.integer)) or given < 0):
+            raise ArgumentError(
+                f"reads_future: {name} must be a whole number of at least 0, but {given!r} came; pass a size"
+            )
     leaves = list(mask.leaves())
     closed = [leaf.ends() for leaf in leaves]
     if queries is None and keys is None and all(ends is not None for ends in closed):
         return _for_every_size(mask, [ends for ends in closed if ends is not None])
     extents = [leaf.extent() for leaf in leaves]
-    batch = np.broadcast_shapes(*(e.batch for e in extents))
+    try:
+        batch = np.broadcast_shapes(*(e.batch for e in extents))
+    except ValueError:
+        found = ", ".join(str(e.batch) for e in extents)
+        raise ShapeError(
+            f"reads_future: rules must have one batch shape (B…), but have {found}; give each its own call"
+        ) from None
     heads = max(e.heads for e in extents)
     length, size = queries, keys
     for extent in extents:
-        length, size = length or extent.queries, size or extent.keys
+        length = extent.queries if length is None else length
+        size = extent.keys if size is None else size
     length, size = (size if length is None else length), (length if size is None else size)
     if length is None or size is None:
         raise ArgumentError(
@@ -103,12 +115,26 @@ def reads_future(mask: Mask, queries: int | None, keys: int | None) -> bool:
     return first_future(mask, frame, may.clip(size), may is must) is not None
 
 
+def _first_position(mask: Mask) -> int | None:
+    """The least position a query can have under the expression's alignment; None: there is none ("end", L > S)."""
+    least: int | None = 0
+    for leaf in mask.leaves():
+        align = leaf.align
+        if align is None or (isinstance(align, str) and align == "start"):
+            continue
+        if isinstance(align, str):
+            return None
+        least = min(0, int(np.min(align, initial=0)))
+    return least
+
+
 def _for_every_size(mask: Mask, closed: list[Ends]) -> bool:
     """Interval ends are constants n or p + c; their order, and so the answer, changes only near p = n - c."""
     constants = {0, *(n for ends in closed for n in ends.constants)}
     slopes = {0, 1, *(c for ends in closed for c in ends.slopes)}
-    near = sorted({p for n in constants for c in slopes for p in (n - c - 1, n - c, n - c + 1) if p >= 0})
-    position = np.array(near, dtype=np.int64)
+    near = {p for n in constants for c in slopes for p in (n - c - 1, n - c, n - c + 1)}
+    first = _first_position(mask)
+    position = np.array(sorted(p for p in {*near, first or 0} if first is None or p >= first), dtype=np.int64)
     # Each critical position is asked as a sequence of its own with one query.
     frame = Frame((position.size,), 1, 1, END, position)
     for n in range(max(ends.sequences for ends in closed)):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .engines import native
+from .engines import engine_in_use, native
 from .version import __version__
 
 __all__ = ["Info", "info"]
@@ -31,8 +31,8 @@ class Info:
 
     Attributes:
         version: of this package. python, numpy: versions. system: operating system and processor family.
-        engine: "native" or "numpy", what `attend` uses. why: one sentence where the native engine is missing, else "".
-        level: instruction set in use; levels: all that this machine and build offer.
+        engine: "native" or "numpy", what `attend` uses. why: a clause where it is not the native one, else "".
+        level: instruction set in use, "" for NumPy; levels: all that this machine and build offer.
         threads: how many the native engine uses by default.
         row_invariant: whether the bits of a row depend on nothing but the row (F3); the NumPy engine promises only that
             the same call gives the same bits.
@@ -72,18 +72,20 @@ def info() -> Info:
     >>> qkv.info().engine in ("native", "numpy")
     True
     """
+    used = engine_in_use() == "native"
     there = native.available()
+    why = native.why_not() if not there else "" if used else "QKV_ENGINE=numpy"
     return Info(
         version=__version__,
         python=platform.python_version(),
         numpy=np.__version__,
         system=f"{platform.system()} {platform.machine()}",
-        engine="native" if there else "numpy",
-        why="" if there else native.why_not(),
-        level=native.level() if there else "",
+        engine="native" if used else "numpy",
+        why=why,
+        level=native.level() if used else "",
         levels=tuple(native.levels()) if there else (),
-        threads=native.default_threads() if there else 1,
-        row_invariant=there,
+        threads=native.default_threads() if used else 1,
+        row_invariant=used,
         optional={name: _found(name) for name in _OPTIONAL},
     )
 

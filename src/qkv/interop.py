@@ -105,8 +105,8 @@ def to_numpy(x: Any, name: str, *, scalars: bool = False) -> Array:
     if scalars and isinstance(x, (bool, int, float, list, tuple, np.generic)):
         try:
             return np.asarray(x)
-        except ValueError:
-            raise DTypeError(f"{name}: a nested list of unequal lengths came; pass an array") from None
+        except Exception:  # of unequal lengths, or of tensors that will not be read: each library has its own error
+            raise DTypeError(f"{name}: a list came that makes no array; pass one array of numbers") from None
     array, kind = _view(x, name)
     if kind.name == "torch" and x.dtype is sys.modules["torch"].bfloat16:
         bits: Array = (array.astype(np.uint32) << np.uint32(16)).view(np.float32)
@@ -191,7 +191,7 @@ def _jax_view(x: Any, name: str, jax: Any) -> Array:
         )
     try:
         out: Array = np.asarray(x)
-    except RuntimeError as problem:
+    except (RuntimeError, TypeError) as problem:
         raise UnsupportedError(
             f"{name} is a JAX array that cannot be read ({str(problem).splitlines()[0]}); pass one that is still alive"
         ) from None

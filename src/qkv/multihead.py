@@ -11,11 +11,15 @@ from typing import Any
 import numpy as np
 
 from .attention import attend
-from .errors import ArgumentError, DTypeError, ShapeError
+from .errors import ArgumentError, DTypeError, ShapeError, UnsupportedError
 from .floats import Array
 from .interop import to_numpy
+from .masks import causal as causal_mask
 
 __all__ = ["MultiHead"]
+
+#: What a call of the layer hands on to `attend`; layout and scale are the layer's own.
+_PASSED_ON = ("bias", "softcap", "sink", "empty", "nonfinite")
 
 #: How the four matrices are called in a state dict, by family of names; all hold (out, in).
 _NAMES = (
@@ -94,6 +98,11 @@ class MultiHead:
             raise ShapeError(
                 f"w_k and w_v must read one hidden width, but have shapes {self.w_k.shape} and {self.w_v.shape}; do both multiply from the right?"
             )
+        dtypes = {w.dtype for w in (self.w_q, self.w_k, self.w_v, self.w_o)}
+        if len(dtypes) > 1:
+            raise DTypeError(
+                f"w_q, w_k, w_v and w_o must have one dtype, but have {', '.join(sorted(map(str, dtypes)))}; convert some of them"
+            )
         columns = (self.w_q.shape[1], self.w_k.shape[1], self.w_v.shape[1], self.w_o.shape[1])
         biases = zip(("b_q", "b_k", "b_v", "b_o"), (b_q, b_k, b_v, b_o), columns, strict=True)
         self.b_q, self.b_k, self.b_v, self.b_o = (_vector(name, b, size) for name, b, size in biases)
@@ -128,13 +137,16 @@ class MultiHead:
             x: hidden states that ask, (B…, L, M). context: hidden states that are read, (B…, S, C); x if left out.
             mask: conjoined with causal() where the layer is causal. arguments: passed to `attend`.
         """
-        from .masks import causal
-
+        for name in arguments:
+            if name not in _PASSED_ON:
+                raise UnsupportedError(
+                    f"{name} is not for a whole layer, but came; the call takes mask and {', '.join(_PASSED_ON)}"
+                )
         query, key, value = self.project(x, context)
         if self.causal:
-            mask = causal() if mask is None else causal() & mask
+            mask = causal_mask() if mask is None else causal_mask() & mask
         mixed = attend(query, key, value, mask=mask, scale=self.scale, **arguments)
-        joined = mixed.swapaxes(-2, -3).reshape(*mixed.shape[:-3], mixed.shape[-2], -1)
+        joined = mixed.swapaxes(-2, -3).reshape(*mixed.shape[:-3], mixed.shape[-2], self.w_o.shape[0])
         out = joined @ self.w_o
         result: Array = out if self.b_o is None else out + self.b_o
         return result
@@ -198,7 +210,7 @@ def _split(x: Array, w: Array, b: Array | None, heads: int) -> Array:
     y = x @ w
     if b is not None:
         y = y + b
-    out: Array = y.reshape(*y.shape[:-1], heads, -1).swapaxes(-2, -3)
+    out: Array = y.reshape(*y.shape[:-1], heads, w.shape[1] // heads).swapaxes(-2, -3)
     return out
 
 
@@ -227,6 +239,10 @@ def _vector(name: str, b: Any, size: int) -> Array | None:
     if b is None:
         return None
     array = to_numpy(b, name)
+    if array.dtype not in (np.float32, np.float64):
+        raise DTypeError(
+            f"{name} must be float32 or float64, but has dtype {array.dtype}; write {name}.astype(np.float32)"
+        )
     if array.shape != (size,):
         raise ShapeError(
             f"{name} must have shape ({size},), one number a column, but has shape {array.shape}; leave it out for no bias"

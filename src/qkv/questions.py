@@ -24,17 +24,17 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """Weights of one tile's rows over keys lo <= j < hi; all other keys have weight 0.
+    """Weights of one tile's rows over the keys that its blocks hold; all other keys have weight 0.
 
     Attributes:
+        keys: the C keys, ascending.
         score: -inf where a pair is not allowed; mass: exp(score - max); reach: allowed pairs; (H, R, C) each.
         total: sum of mass over keys, (H, R). sink: the sink's mass, (H, R), 0 without a sink.
-        wrong: rows that have no right finite answer, (H, R); their mass is NaN.
+        wrong: rows that have no right finite answer, (H, R); their mass is NaN where a pair is allowed.
     """
 
     tile: Tile
-    lo: int
-    hi: int
+    keys: Ints
     score: Array
     mass: Array
     reach: Bools
@@ -46,7 +46,16 @@ class Weights:
     def weight(self) -> Array:
         """(H, R, C): mass over the whole, the sink included; rows add up to 1 minus the sink's share."""
         whole = self.total + self.sink
-        out: Array = self.mass / np.where(whole > 0, whole, 1)[..., None]
+        out: Array = np.where(self.reach, self.mass / np.where(whole == 0, 1, whole)[..., None], 0)
+        return out
+
+    @property
+    def share(self) -> Array:
+        """(H, R, C): weights renormalised over the keys, however small beside the sink (C4)."""
+        top = self.score.max(axis=-1, initial=-np.inf, keepdims=True)
+        mass = np.where(np.isnan(self.mass), self.mass, np.exp(self.score - np.where(np.isfinite(top), top, 0)))
+        whole = mass.sum(axis=-1, keepdims=True)
+        out: Array = np.where(self.reach, mass / np.where(whole == 0, 1, whole), 0)
         return out
 
 
@@ -55,7 +64,10 @@ def weight_rows(problem: Problem, plan: Plan, rows: Iterable[int] | None = None)
     for tile in plan.tiles(problem):
         wanted = range(tile.start, tile.stop) if rows is None else [i for i in rows if tile.start <= i < tile.stop]
         for start, stop in _runs(wanted):
-            span = max(min(PAIRS_AT_ONCE // max(problem.heads * problem.keys, 1), stop - start), 1)
+            held = sum(
+                block.hi - block.lo for block in plan.blocks(problem, Tile(tile.batch, start, stop, tile.origin))
+            )
+            span = max(min(PAIRS_AT_ONCE // max(problem.heads * held, 1), stop - start), 1)
             for low in range(start, stop, span):
                 yield _weights(problem, plan, Tile(tile.batch, low, min(low + span, stop), tile.origin))
 
@@ -72,18 +84,20 @@ def _runs(rows: Any) -> Iterator[tuple[int, int]]:
 
 def _weights(problem: Problem, plan: Plan, tile: Tile) -> Weights:
     blocks = plan.blocks(problem, tile)
-    lo, hi = (blocks[0].lo, blocks[-1].hi) if blocks else (0, 0)
-    shape = (problem.heads, tile.stop - tile.start, hi - lo)
+    keys = np.concatenate([np.arange(block.lo, block.hi) for block in blocks] or [np.zeros(0, np.int64)])
+    shape = (problem.heads, tile.stop - tile.start, keys.size)
     dtype = problem.dtype.compute
     score, reach, status = np.full(shape, -np.inf, dtype), np.zeros(shape, np.bool_), np.zeros(shape[:2], np.uint8)
     with np.errstate(all="ignore"):
         queries = tile_queries(problem, tile)
+        at = 0
         for block in blocks:
             _, value_bad = _value(problem, tile, block)
             seen = score_block(problem, queries, block, value_bad)
-            score[..., block.lo - lo : block.hi - lo] = seen.score
-            reach[..., block.lo - lo : block.hi - lo] = seen.reach
+            cols = slice(at, at + block.hi - block.lo)
+            score[..., cols], reach[..., cols] = seen.score, seen.reach
             status |= seen.status
+            at = cols.stop
         logit = (
             np.full((problem.heads, 1), -np.inf, dtype) if problem.sink is None else problem.sink.astype(dtype)[:, None]
         )
@@ -91,9 +105,11 @@ def _weights(problem: Problem, plan: Plan, tile: Tile) -> Weights:
         shift = np.where(np.isfinite(top), top, 0)
         mass = np.exp(score - shift[..., None])
         wrong = ((status & (NONFINITE | OVERFLOW)) != 0) | (reach.any(axis=-1) & np.isneginf(score).all(axis=-1))
+        if problem.lost is not None:
+            wrong = wrong | problem.lost[tile.batch, :, tile.start : tile.stop]
         if wrong.any():
-            mass = np.where(wrong[..., None], dtype.type(np.nan), mass)
-        return Weights(tile, lo, hi, score, mass, reach, mass.sum(axis=-1, dtype=dtype), np.exp(logit - shift), wrong)
+            mass = np.where(wrong[..., None] & reach, dtype.type(np.nan), mass)
+        return Weights(tile, keys, score, mass, reach, mass.sum(axis=-1, dtype=dtype), np.exp(logit - shift), wrong)
 
 
 def _value(problem: Problem, tile: Tile, block: Block) -> tuple[Array, Bools]:
@@ -109,7 +125,7 @@ def chosen_weights(problem: Problem, plan: Plan, rows: Ints, heads: Ints, keys: 
     out = np.zeros((problem.batches, heads.size, rows.size, cols), problem.dtype.compute)
     for seen in weight_rows(problem, plan, rows.tolist()):
         full = np.zeros((heads.size, seen.tile.stop - seen.tile.start, problem.keys), out.dtype)
-        full[..., seen.lo : seen.hi] = seen.weight[heads]
+        full[..., seen.keys] = seen.weight[heads]
         picked = full if keys is None else full[..., keys]
         for slot in np.flatnonzero((rows >= seen.tile.start) & (rows < seen.tile.stop)):
             out[seen.tile.batch, :, slot] = picked[:, rows[slot] - seen.tile.start]
@@ -121,7 +137,7 @@ def top(problem: Problem, plan: Plan, count: int) -> tuple[Ints, Array]:
     shape = (problem.batches, problem.heads, problem.queries, count)
     index, weight = np.full(shape, -1, np.int64), np.zeros(shape, problem.dtype.compute)
     for seen in weight_rows(problem, plan):
-        many = min(count, seen.hi - seen.lo)
+        many = min(count, seen.keys.size)
         if not many:
             continue
         # Forbidden keys rank below every allowed one, also below those whose weight underflowed to 0.
@@ -133,7 +149,7 @@ def top(problem: Problem, plan: Plan, count: int) -> tuple[Ints, Array]:
         keys = np.nonzero(picked)[2].reshape(*ranked.shape[:2], many)
         values = np.take_along_axis(ranked, keys, axis=-1)
         order = np.argsort(-values, axis=-1, kind="stable")
-        keys, values = np.take_along_axis(keys, order, axis=-1) + seen.lo, np.take_along_axis(values, order, axis=-1)
+        keys, values = seen.keys[np.take_along_axis(keys, order, axis=-1)], np.take_along_axis(values, order, axis=-1)
         at = (seen.tile.batch, slice(None), slice(seen.tile.start, seen.tile.stop), slice(0, many))
         index[at], weight[at] = np.where(values < 0, -1, keys), np.where(values < 0, 0, values)
         weight[at][seen.wrong] = np.nan
@@ -145,8 +161,7 @@ def received(problem: Problem, plan: Plan) -> Array:
     out = np.zeros((problem.batches, problem.heads, problem.keys), np.float64)
     for seen in weight_rows(problem, plan):
         # A row without an answer spoils the keys it may read and no others (D1).
-        weight = np.where(seen.reach, seen.weight, 0)
-        out[seen.tile.batch, :, seen.lo : seen.hi] += weight.sum(axis=1, dtype=np.float64)
+        out[seen.tile.batch][:, seen.keys] += seen.weight.sum(axis=1, dtype=np.float64)
     return out.astype(problem.dtype.compute)
 
 
@@ -154,8 +169,8 @@ def entropy(problem: Problem, plan: Plan) -> Array:
     """Entropy in nats of the weights renormalised over the allowed keys, (N, H, L); 0 for a row without keys."""
     out = np.zeros((problem.batches, problem.heads, problem.queries), problem.dtype.compute)
     for seen in weight_rows(problem, plan):
-        share = seen.mass / np.where(seen.total > 0, seen.total, 1)[..., None]
         with np.errstate(all="ignore"):
+            share = seen.share
             terms = np.where(
                 share > 0, share * np.log(np.where(share > 0, share, 1)), np.where(np.isnan(share), share, 0)
             )
@@ -178,7 +193,8 @@ def sink_share(problem: Problem, plan: Plan) -> Array:
     if problem.sink is not None:
         for seen in weight_rows(problem, plan):
             whole = seen.total + seen.sink
-            out[seen.tile.batch, :, seen.tile.start : seen.tile.stop] = seen.sink / np.where(whole > 0, whole, 1)
+            share = seen.sink / np.where(whole == 0, 1, whole)
+            out[seen.tile.batch, :, seen.tile.start : seen.tile.stop] = np.where(seen.wrong, np.nan, share)
     return out
 
 
@@ -205,14 +221,15 @@ def one_query(problem: Problem, plan: Plan, row: int) -> OneQuery:
     score, reach = np.full(shape, -np.inf), np.zeros(shape, np.bool_)
     wrong = np.zeros(shape[:2], np.bool_)
     for seen in weight_rows(problem, plan, [row]):
-        at = (seen.tile.batch, slice(None), slice(seen.lo, seen.hi))
-        score[at], reach[at], wrong[seen.tile.batch] = seen.score[:, 0], seen.reach[:, 0], seen.wrong[:, 0]
+        n = seen.tile.batch
+        score[n][:, seen.keys], reach[n][:, seen.keys] = seen.score[:, 0], seen.reach[:, 0]
+        wrong[n] = seen.wrong[:, 0]
     logit = np.full(problem.heads, -np.inf) if problem.sink is None else problem.sink
     with np.errstate(all="ignore"):
         mass, sink = softmax_mass(score, logit)
-    mass[wrong] = np.nan
+    mass[wrong[..., None] & reach] = np.nan
     whole = mass.sum(axis=-1) + sink
-    weight = mass / np.where(whole > 0, whole, 1)[..., None]
+    weight = np.where(reach, mass / np.where(whole == 0, 1, whole)[..., None], 0)
     output = np.zeros((*shape[:2], problem.value_width))
     for n in range(shape[0]):
         output[n] = mix(weight[n], values(problem, n))
@@ -272,7 +289,7 @@ def contributions(problem: Problem, one: OneQuery) -> tuple[Array, Array]:
 def influence(problem: Problem, one: OneQuery) -> tuple[Array, Bools, Any]:
     """(‖o − o₋ⱼ‖ / ‖o‖, sole, a function giving the vectors o₋ⱼ − o of one batch), see `Attention.influence`."""
     relative = np.zeros_like(one.weight)
-    sole = one.reach & (one.reach.sum(axis=-1, keepdims=True) == 1) & (problem.sink is None)
+    sole = one.reach & (one.reach.sum(axis=-1, keepdims=True) == 1)
     with np.errstate(all="ignore"):
         for n in range(problem.batches):
             output, o_exponent = scaled(one.output[n] / 2)

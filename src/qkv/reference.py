@@ -83,6 +83,6 @@ def attend(
     return Answer(
         np.where(bad[..., None], np.nan, output),
         np.where(bad, np.nan, lse),
-        np.where(bad[..., None], np.nan, weights),
+        np.where(bad[..., None] & reach, np.nan, weights),
         reach,
     )

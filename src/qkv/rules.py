@@ -265,6 +265,10 @@ class Segments(Mask):
 class Where(_Positional):
     rule: Callable[[Any, Any, Any, Any], Any]
 
+    @property
+    def differs_by_head(self) -> bool:
+        return True
+
     def __repr__(self) -> str:
         return f"where({self._said(getattr(self.rule, '__name__', 'f'))})"
 

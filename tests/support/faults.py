@@ -167,7 +167,7 @@ def _order_by_batch(monkeypatch: pytest.MonkeyPatch) -> Attend:
     def attend(query: Any, key: Any, value: Any = None, **arguments: Any) -> tuple[Any, Any]:
         p = canonical(query, key, value, **arguments)
         plan = engines.choose(p, "native", 1)
-        return front._carry_out(p, replace(plan, block=plan.block // 2) if p.batches > 1 else plan)
+        return front._carry_out(p, replace(plan, block=plan.block // 2) if p.batches > 1 else plan)[:2]
 
     return attend
 
@@ -184,7 +184,7 @@ def _order_by_rows(monkeypatch: pytest.MonkeyPatch) -> Attend:
     def attend(query: Any, key: Any, value: Any = None, **arguments: Any) -> tuple[Any, Any]:
         p = canonical(query, key, value, **arguments)
         plan = engines.choose(p, "native", 1)
-        return front._carry_out(p, replace(plan, block=16, split=64) if p.queries == 1 else plan)
+        return front._carry_out(p, replace(plan, block=16, split=64) if p.queries == 1 else plan)[:2]
 
     return attend
 

@@ -31,7 +31,7 @@ def planned(**changes: Any) -> Attend:
     def attend(query: Any, key: Any, value: Any = None, **arguments: Any) -> tuple[Any, Any]:
         problem = canonical(query, key, value, **arguments)
         plan = engines.choose(problem, "native", 1)
-        return front._carry_out(problem, replace(plan, **changes))
+        return front._carry_out(problem, replace(plan, **changes))[:2]
 
     return attend
 

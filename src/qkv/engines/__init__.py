@@ -15,7 +15,7 @@ from ..problem import Problem
 from ..state import Rows, failed, finish_rows, lost_as_nan
 from . import native, native_call, numpy_tiles
 
-__all__ = ["Result", "choose", "run", "run_state"]
+__all__ = ["Result", "choose", "engine_in_use", "run", "run_state"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +38,13 @@ class Result:
 
 def choose(problem: Problem, engine: str | None = None, threads: int | None = None) -> Plan:
     """The plan a problem gets: the native engine where it is there, unless `QKV_ENGINE` or `engine` says otherwise."""
+    if engine_in_use(engine) == "numpy":
+        return make_plan(problem, "numpy", "", 1)
+    return make_plan(problem, "native", native.level(), threads or native.default_threads())
+
+
+def engine_in_use(engine: str | None = None) -> str:
+    """ "native" or "numpy": the native engine where it is there, unless `QKV_ENGINE` or `engine` says otherwise."""
     asked = engine or os.environ.get("QKV_ENGINE") or None
     if asked not in (None, "native", "numpy"):
         raise ArgumentError(f"QKV_ENGINE must be 'native' or 'numpy', but is {asked!r}; unset it to let qkv choose")
@@ -45,9 +52,7 @@ def choose(problem: Problem, engine: str | None = None, threads: int | None = No
         raise EngineError(
             f"the native engine was asked for, but is not there: {native.why_not()}; unset QKV_ENGINE to use NumPy"
         )
-    if asked == "numpy" or not native.available():
-        return make_plan(problem, "numpy", "", 1)
-    return make_plan(problem, "native", native.level(), threads or native.default_threads())
+    return "native" if asked != "numpy" and native.available() else "numpy"
 
 
 def run(problem: Problem, plan: Plan, output: Array) -> Result:

@@ -154,9 +154,9 @@ def score_block(problem: Problem, queries: Queries, block: Block, value_bad: Boo
 
     shared = queries.scaled.reshape(problem.groups, problem.sharing * rows, -1)
     score = np.matmul(shared, key.swapaxes(-1, -2)).reshape(heads, rows, cols)
-    fallen = np.isneginf(score) & reach
-    if fallen.any():
-        mark(OVERFLOW, _only_a_partial_sum(problem, queries, key, fallen))
+    odd = ~np.isfinite(score) & reach
+    if odd.any():
+        score[odd] = _exact(problem, queries, key, odd)
     bad = key_bad if value_bad is None else key_bad | value_bad
     if bad.any():
         mark(NONFINITE, np.repeat(bad, problem.sharing, axis=0)[:, None, :])
@@ -186,13 +186,11 @@ def _mark_overflow(mark: Any, score: Array) -> None:
         mark(OVERFLOW, over)
 
 
-def _only_a_partial_sum(problem: Problem, queries: Queries, key: Array, fallen: Bools) -> Bools:
-    """Of the scores that are -inf, those whose exact value is a finite number: only a partial sum overflowed (D3)."""
-    h, i, j = np.nonzero(fallen)
+def _exact(problem: Problem, queries: Queries, key: Array, odd: Bools) -> Array:
+    """The scores that overflowed, summed in a wider type: only a partial sum may have done so, in BLAS' order (D3)."""
+    h, i, j = np.nonzero(odd)
     q = queries.scaled.reshape(problem.heads, *queries.scaled.shape[2:])[h, i].astype(np.longdouble)
-    exact = (q * key[h // problem.sharing, j].astype(np.longdouble)).sum(axis=-1)
-    out = np.zeros_like(fallen)
-    out[h, i, j] = exact > -np.longdouble(np.finfo(problem.dtype.compute).max)
+    out: Array = (q * key[h // problem.sharing, j].astype(np.longdouble)).sum(axis=-1).astype(problem.dtype.compute)
     return out
 
 
