@@ -68,7 +68,7 @@ sanitize: $(SANITIZE) ## the native engine under AddressSanitizer and UBSan
 browser:
 	@if command -v npm > /dev/null && [ ! -d web/node_modules ]; then npm ci --prefix web --silent || true; fi
 	@if ! command -v chromium > /dev/null && command -v apt-get > /dev/null && [ "$$(id -u)" = 0 ]; then \
-	  apt-get install -y -q chromium > /dev/null 2>&1 || true; fi
+	  { apt-get update -q && apt-get install -y -q chromium; } > /dev/null 2>&1 || true; fi
 
 learn-assets: $(MADE) ## build the lesson's page and its wheel into dist/ (needs Node)
 	npm ci --prefix web --silent
