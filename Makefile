@@ -29,7 +29,7 @@ SANITIZED ?= $(wildcard $(addprefix tests/test_,native_*.py contract_*.py defini
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-fast check bench docs sanitize browser learn-assets clean
+.PHONY: help demo test test-fast test-long check bench docs sanitize browser learn-assets clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1 · \2/p' Makefile | column -t -s · 2>/dev/null \
@@ -39,10 +39,13 @@ demo: $(PACKAGE) ## install the package, then see attention computed, traced and
 	$(BIN)/qkv demo --out demo $(ARGS)
 
 test: check $(DEVELOPMENT) $(PACKAGE) browser ## everything: style, types, every clause of the contract, what the docs show
-	$(BIN)/python -m pytest --cov=qkv --cov-report=term:skip-covered --cov-fail-under=95 $(ARGS)
+	$(BIN)/python -m pytest -m "not long" --cov=qkv --cov-report=term:skip-covered --cov-fail-under=95 $(ARGS)
 
 test-fast: $(DEVELOPMENT) $(PACKAGE) ## the tests without those marked slow, without coverage
 	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+test-long: $(DEVELOPMENT) $(PACKAGE) ## what takes hours: the audit's thousand seeds
+	$(BIN)/python -m pytest -m long $(ARGS)
 
 check: $(DEVELOPMENT) $(PACKAGE) ## ruff and strict types
 	$(BIN)/ruff check .

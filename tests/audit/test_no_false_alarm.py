@@ -43,6 +43,7 @@ def test_correct_kernels_are_found_correct(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", KERNELS)
 def test_correct_kernels_are_found_correct_a_thousand_times(name: str) -> None:
     """F2: the same over a thousand seeds."""
