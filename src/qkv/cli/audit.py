@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qkv.errors import ArgumentError
+from qkv.errors import ArgumentError, FileError
 
 from . import draw
 
 if TYPE_CHECKING:
+    from qkv.audit.pages import Made
     from qkv.audit.report import Report
     from qkv.audit.targets import Target
 
@@ -24,6 +27,7 @@ examples:
   qkv audit mypkg.kernels:attention --accepts mask=attn_mask,causal,gqa
   qkv audit kernel.py:attention --arrays torch --dtype bfloat16 --head-dims 64,128
   qkv audit torch-sdpa --case B6-long --seed 3
+  qkv audit --all --markdown docs/audit.md --html audit.html
 
 A kernel is a function of (query, key, value) with axes (B, H, L, D), and of what
 it accepts. Exit code 1: a clause of the profile is broken, or a kernel crashes.
@@ -73,36 +77,35 @@ def add_command(commands: Any) -> None:
     what.add_argument("--seed", metavar="N", type=int, help="only this seed")
     what.add_argument("--deep", action="store_true", help="every length 1…70 and around powers of two")
     what.add_argument("--in-process", action="store_true", help="without a child process: quicker, a crash ends all")
-    parser.add_argument("--json", action="store_true", help="print the reports as JSON")
+    out = parser.add_argument_group("what is shown")
+    out.add_argument("--json", action="store_true", help="print the reports as JSON")
+    out.add_argument("--html", metavar="FILE", help="write one page that sorts, filters, and opens each case")
+    out.add_argument("--markdown", metavar="FILE", help="write the table and what is wrong as Markdown")
+    out.add_argument("--read", metavar="FILE", help="run nothing: show the reports that --json wrote")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Audit, and show what was found; also what was found when it is interrupted."""
-    from qkv.audit.report import Report
-    from qkv.audit.run import Choice, chosen
-    from qkv.audit.targets import audit
+    from qkv.audit.pages import made_now, record, to_html, to_markdown
 
     if arguments.list:
+        if arguments.html or arguments.markdown or arguments.read:
+            raise ArgumentError("--list runs nothing and writes no page; leave out --html, --markdown and --read")
         return _list(arguments.json)
-    targets = _targets(arguments)
-    dtypes = tuple(w.strip() for w in (arguments.dtype or "").split(",") if w.strip())
-    clauses = tuple(w.strip().upper() for w in arguments.clause.split(",") if w.strip())
-    _check_clauses(clauses)
-    choice = Choice(arguments.profile, clauses, arguments.case, arguments.seed, dtypes=dtypes, deep=arguments.deep)
-    count = len(chosen(choice))
-    reports: list[Report] = []
     interrupted = False
-    with draw.progress("audit", count * len(targets), show=not arguments.json) as step:
-        try:
-            for target in targets:
-                report = Report(target.name, choice.profile)
-                reports.append(report)
-                audit(target, choice, isolate=not arguments.in_process, told=_then(step), into=report)
-        except KeyboardInterrupt:
-            interrupted = True
+    if arguments.read:
+        _only_read(arguments)
+        reports, made = _read(arguments.read)
+    else:
+        made = made_now(_called())
+        reports, interrupted = _audit(arguments)
+    if arguments.markdown:
+        _write(arguments.markdown, to_markdown(reports, made))
+    if arguments.html:
+        _write(arguments.html, to_html(reports, made))
     if arguments.json:
-        draw.write_json({"interrupted": interrupted, "reports": [r.to_dict() for r in reports]})
+        draw.write_json(record(reports, made, interrupted))
     else:
         _show(reports, interrupted, one_case=bool(arguments.case))
     if interrupted:
@@ -112,6 +115,81 @@ def run(arguments: argparse.Namespace) -> int:
     if alone and reports[0].absent:
         raise ArgumentError(f"{reports[0].name} cannot be audited: {reports[0].absent}")
     return 0 if all(r.ok or r.absent for r in reports) else 1
+
+
+def _audit(arguments: argparse.Namespace) -> tuple[list[Report], bool]:
+    """(reports so far, whether it was interrupted)."""
+    from qkv.audit.report import Report
+    from qkv.audit.run import Choice, chosen
+    from qkv.audit.targets import audit
+
+    targets = _targets(arguments)
+    dtypes = tuple(w.strip() for w in (arguments.dtype or "").split(",") if w.strip())
+    clauses = tuple(w.strip().upper() for w in arguments.clause.split(",") if w.strip())
+    _check_clauses(clauses)
+    choice = Choice(arguments.profile, clauses, arguments.case, arguments.seed, dtypes=dtypes, deep=arguments.deep)
+    count = len(chosen(choice))
+    reports: list[Report] = []
+    with draw.progress("audit", count * len(targets), show=not arguments.json) as step:
+        try:
+            for target in targets:
+                report = Report(target.name, choice.profile)
+                reports.append(report)
+                audit(target, choice, isolate=not arguments.in_process, told=_then(step), into=report)
+        except KeyboardInterrupt:
+            return reports, True
+    return reports, False
+
+
+def _called() -> str:
+    """The command without where its reports go."""
+    words, skip = ["qkv"], False
+    for word in sys.argv[1:]:
+        if skip or word == "--json":
+            skip = False
+        elif word in ("--html", "--markdown"):
+            skip = True
+        elif not word.startswith(("--html=", "--markdown=")):
+            words.append(word)
+    return " ".join(words)
+
+
+#: Options that say which kernels and which cases, and their defaults: with --read they would have no effect.
+_CHOOSING: dict[str, Any] = {
+    **dict.fromkeys(("dtype", "head_dims", "lengths", "longest", "arithmetic", "seconds", "memory", "seed")),
+    **dict.fromkeys(("all", "slow", "true_drops", "contiguous", "deep", "in_process"), False),
+    **dict.fromkeys(("accepts", "clause", "case"), ""),
+    "target": [],
+    "arrays": "numpy",
+    "layout": "bhld",
+    "device": "cpu",
+    "profile": "strict",
+}
+
+
+def _only_read(arguments: argparse.Namespace) -> None:
+    """Refuse what would have no effect."""
+    for name, default in _CHOOSING.items():
+        if getattr(arguments, name) != default:
+            said = "a kernel" if name == "target" else f"--{name.replace('_', '-')}"
+            raise ArgumentError(f"--read shows the reports of a file as they are; leave out {said}")
+
+
+def _read(name: str) -> tuple[list[Report], Made]:
+    from qkv.audit.pages import read_reports
+
+    try:
+        data = json.loads(Path(name).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as problem:
+        raise FileError(f"{name} cannot be read: {problem}") from None
+    return read_reports(data)
+
+
+def _write(name: str, page: str) -> None:
+    try:
+        Path(name).write_text(page, encoding="utf-8", newline="\n")
+    except OSError as problem:
+        raise FileError(f"{name} cannot be written: {problem.strerror}") from None
 
 
 def _then(step: Callable[[], None]) -> Callable[[Any], None]:

@@ -1,0 +1,74 @@
+"""Reports as a page of the documentation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..report import Report, cells, legend, tell
+from ..verdict import CRASHES, WRONG
+from .made import Made
+
+__all__ = ["to_markdown"]
+
+
+def to_markdown(reports: Sequence[Report], made: Made) -> str:
+    """The table of clauses and kernels, the conventions, and every counterexample of what is wrong."""
+    present = [r for r in reports if r.rows]
+    lines = [
+        "# What attention kernels mean",
+        "",
+        f"Made by `{made.command}`, not by hand: {made}.",
+        "Each clause of [the contract](contract.md) is asked by several cases; a mark is the most telling of their verdicts.",
+        "",
+        *_table(present),
+        "",
+        ", ".join(legend().split("  ")),
+        "",
+        "## Kernels",
+        "",
+    ]
+    for report in reports:
+        if report.absent:
+            lines.append(f"- `{report.name}` is left out: {report.absent}")
+        else:
+            some = "" if report.finished else ", not finished"
+            notes = "".join(f"; {note}" for note in report.notes)
+            lines.append(
+                f"- `{report.name}` {report.version}: {len(report.rows)} cases of the profile {report.profile}{some}{notes}"
+            )
+    lines += ["", "## Conventions that differ", "", *_conventions(present)]
+    lines += ["", "## Wrong, or crashed", ""]
+    lines += ["[Findings](findings/README.md) shows what is wrong in public libraries by scripts without qkv.", ""]
+    bad = [(r, row) for r in present for row in r.rows if row.verdict in (CRASHES, WRONG)]
+    if not bad:
+        lines.append("Nothing.")
+    for report, row in bad:
+        lines += [f"### {report.name}: {row.case}", "", "```text", *tell(row), "```", ""]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _table(reports: Sequence[Report]) -> list[str]:
+    names = [r.name for r in reports]
+    body = [[f"[{clause}](contract.md#{clause})", *marks] for clause, marks in cells(list(reports))]
+    body.append(["reached", *(f"{r.reached:.0%}" for r in reports)])
+    rows = [["clause", *(f"`{n}`" for n in names)], ["---", *[":-:"] * len(names)], *body]
+    return ["| " + " | ".join(_cell(c) for c in row) + " |" for row in rows]
+
+
+def _conventions(reports: Sequence[Report]) -> list[str]:
+    whose: dict[str, dict[str, list[str]]] = {}
+    for report in reports:
+        for name, cases in report.conventions().items():
+            whose.setdefault(name, {})[report.name] = cases
+    rows = ["| convention | kernels | cases |", "| --- | --- | --- |"]
+    for name, kernels in sorted(whose.items(), key=lambda item: min(min(c) for c in item[1].values())):
+        cases = sorted({c for found in kernels.values() for c in found})
+        rows.append(
+            f"| {_cell(name)} | {', '.join(f'`{k}`' for k in kernels)} | {', '.join(f'`{c}`' for c in cases)} |"
+        )
+    return rows if whose else ["None."]
+
+
+def _cell(said: str) -> str:
+    """Text that is no other column."""
+    return said.replace("|", "\\|")
