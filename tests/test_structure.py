@@ -60,6 +60,7 @@ OPTIONAL = {
 LONGEST = 450
 LONGER = {
     "learn/grader.py": "the browser loads it as one file beside plain.py; half of it is cases, twins and causes",
+    "audit/readings.py": "the named conventions, one table with the rewriting each stands for",
     "headview.py": "one picture; its table and its text share the geometry",
     "trace.py": "the steps, their table and their picture, for the browser a file of its own",
 }
