@@ -36,11 +36,11 @@ function sort(button) {
   const column = Number(button.dataset.column);
   const key = (row) =>
     column === 0 ? row.cells[0].firstChild.textContent : column === 1 ? row.dataset.clauses : Number(row.cells[column].dataset.rank ?? 99);
-  const compare = (a, b) => (key(a) < key(b) ? -1 : key(a) > key(b) ? 1 : row_at(a) - row_at(b));
+  const compare = (a, b) => (key(a) < key(b) ? -1 : key(a) > key(b) ? 1 : place(a) - place(b));
   rows.sort((a, b) => (down ? -compare(a, b) : compare(a, b)));
   body.append(...rows);
 }
-const row_at = (row) => Number(row.dataset.at);
+const place = (row) => Number(row.dataset.at);
 for (const button of document.querySelectorAll("thead button")) button.addEventListener("click", () => sort(button));
 
 function part(title, lines) {
