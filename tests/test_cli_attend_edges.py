@@ -121,6 +121,11 @@ def test_the_mask_is_shown_as_it_was_typed(run: Run, align: str) -> None:
     assert run("attend", "t.npz", "--mask", "first(3)")[1].count("mask    first(3)\n") == 1
 
 
+def test_one_head_is_one_head(run: Run) -> None:
+    out = run("attend", "t.npz", "--explain")[1]
+    assert "· 1 head × 5 × 7 ·" in out
+
+
 def test_progress_without_colour_is_told_in_numbers(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -174,6 +174,17 @@ REFUSED: list[tuple[str, str, int | None]] = [
         0,
     ),
     (
+        # Python itself opens 200 brackets at most, and says so as if the text were wrong.
+        "(" * 300 + "causal" + ")" * 300,
+        f"mask is nested more than {MAX_DEPTH} levels deep; build masks of that size in Python",
+        None,
+    ),
+    (
+        "causal() & ()",
+        "mask has brackets with nothing in them; put a mask in them, such as (causal())",
+        11,
+    ),
+    (
         "~" * 5000 + "causal",
         f"mask is nested more than {MAX_DEPTH} levels deep; build masks of that size in Python",
         None,

@@ -156,7 +156,8 @@ class Cache:
         over = wanted > self._lengths
         if over.any():
             raise ArgumentError(
-                f"lengths must not be longer than what is held, but {int(wanted[over][0])} came for a sequence of {int(self._lengths[over][0])} keys; append adds keys"
+                f"lengths must not be longer than what is held, but {int(wanted[over][0])} came for a sequence of "
+                f"{int(self._lengths[over][0])} keys; append adds keys"
             )
         self._lengths, self._before, self._appended = wanted, wanted, 0
         return self

@@ -60,7 +60,8 @@ class Explanation:
     def __str__(self) -> str:
         engine = f"{self.engine} ({self.level})" if self.level else self.engine
         batch = "".join(f"{b} × " for b in self.batch)
-        heads = f"{self.heads} heads" if self.heads == self.key_heads else f"{self.heads}/{self.key_heads} heads"
+        one = "head" if self.heads == 1 else "heads"
+        heads = f"{self.heads} {one}" if self.heads == self.key_heads else f"{self.heads}/{self.key_heads} heads"
         touched = f"{_percent(self.tiles_touched, self.tiles)} of {self.tiles:,} tiles"
         pairs = "pairs decided by a rule" if self.pairs is None else f"{self.pairs:.1%} of the pairs".replace("%", " %")
         lines = [

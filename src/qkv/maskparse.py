@@ -185,6 +185,8 @@ class _Reader:
         message = error.msg or ""
         if "integer" in message:  # more digits than Python reads
             return self._fault("mask has an integer of more than 62 bits", "write a smaller one", start)
+        if "nested" in message:  # more brackets than Python opens
+            return self._too_deep(start + (error.offset or 1) - 1)
         # Python's advice beyond brackets speaks of programs, not of masks.
         said = message if "'" in message else "a part is missing or out of place"
         # Where the end of the text is the fault, there is no column on its one line.
@@ -214,6 +216,8 @@ class _Reader:
         elif isinstance(node, ast.Constant):
             said = f"{_short(repr(node.value))} where a rule is expected"
             way = f"the rules are {', '.join(RULES)}"
+        elif isinstance(node, ast.Tuple) and not node.elts:
+            said, way = "brackets with nothing in them", "put a mask in them, such as (causal())"
         elif isinstance(node, ast.Tuple):
             said, way = "a comma between masks", _OPERATORS_SAID
         return self._fault(f"mask has {said}", way, at)
