@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -59,6 +60,7 @@ def test_one_part_in_a_million_in_one_head_of_one_of_thirty_layers() -> None:
 def test_a_clean_model_has_none() -> None:
     """D1: no false alarm, of no kind."""
     found = leaks(decoder(30), ids(length=12))
+    assert json.loads(json.dumps(found.to_dict()))["leaks"] == []
     assert found.ok
     assert found.asked == ("future", "left padding", "right padding", "batch")
     assert not found.left_out
@@ -137,6 +139,12 @@ def test_what_cannot_be_asked_is_told() -> None:
     x = np.ones((1, 4, 2))
     with pytest.raises(ArgumentError, match=r"model\.eval\(\)"):
         leaks(lambda x: x + noise.standard_normal(x.shape), x)
+    with pytest.raises(ArgumentError, match="NaN at position 2 of sequence 0"):
+        leaks(lambda x: np.where(np.arange(4)[:, None] == 2, np.nan, x), x, ask=["future"])
+    with pytest.raises(ArgumentError, match="trials must be"):
+        leaks(lambda x: x, x, trials=0)
+    with pytest.raises(ArgumentError, match="two different ids"):
+        leaks(lambda x: x, np.zeros((1, 4), int))
     with pytest.raises(ArgumentError, match="ask must be among"):
         leaks(lambda x: x, x, ask=["past"])
     with pytest.raises(ArgumentError, match="vary must be among"):

@@ -48,7 +48,7 @@ def leaks(
         trials: how many other contents are tried at each cut. seed: of those.
 
     Raises:
-        ArgumentError: the model answers the same input differently, or a name is unknown.
+        ArgumentError: the model answers the same input differently or with NaN, or a name is unknown.
 
     >>> import numpy as np
     >>> print(leaks(lambda x: np.cumsum(x, 1), np.ones((1, 4, 2)), ask=["future"]))
@@ -89,6 +89,14 @@ class _Run:
         if differ(base, subject.answer()).any():
             raise ArgumentError(
                 "the model must answer the same input the same way, but did not; write model.eval(), or fix its seed"
+            )
+        kept = ~_padded(kind, subject.lead) if "padding" in kind else np.ones(subject.lead, np.bool_)
+        unseen = np.isnan(base).any(-1) & kept
+        if unseen.any():
+            sequence, position = np.argwhere(unseen)[0]
+            raise ArgumentError(
+                f"the output is NaN at position {position} of sequence {sequence}, and NaN hides what it depends on; "
+                f"pass another example, or leave {kind!r} out of ask="
             )
         spot = self._search(kind, subject, base)
         if spot is not None:
