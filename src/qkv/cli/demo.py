@@ -101,6 +101,12 @@ def run(arguments: argparse.Namespace) -> int:
     )
     draw.text(f"picture: {picture}", indent=2)
     show_leak(head, leaked)
+    draw.heading("The lesson")
+    draw.text(
+        "qkv learn teaches this in the browser, with figures to move and a lab in which you write attend yourself "
+        "and run it on this very head (docs/images/lesson.png and lab.png show it).",
+        indent=2,
+    )
     return 0
 
 
