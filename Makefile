@@ -29,7 +29,7 @@ SANITIZED ?= $(wildcard $(addprefix tests/test_,native_*.py contract_*.py defini
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-fast test-long check bench docs sanitize browser learn-assets clean
+.PHONY: help demo test test-fast test-long coverage-rooms check bench docs sanitize browser learn-assets clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1 · \2/p' Makefile | column -t -s · 2>/dev/null \
@@ -43,6 +43,10 @@ test: check $(DEVELOPMENT) $(PACKAGE) browser ## everything: style, types, every
 
 test-fast: $(DEVELOPMENT) $(PACKAGE) ## the tests without those marked slow, without coverage
 	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+coverage-rooms: $(DEVELOPMENT) $(PACKAGE) ## lines of the rooms audit and learn that their tests run
+	$(BIN)/python -m pytest tests/audit tests/learn -m "not slow" --cov=qkv --cov-report= $(ARGS)
+	$(BIN)/python -m coverage report --omit= --include="*/qkv/audit/*,*/qkv/learn/*"
 
 test-long: $(DEVELOPMENT) $(PACKAGE) ## what takes hours: the audit's thousand seeds
 	$(BIN)/python -m pytest -m long $(ARGS)
