@@ -45,8 +45,7 @@ test-fast: $(DEVELOPMENT) $(PACKAGE) ## the tests without those marked slow, wit
 	$(BIN)/python -m pytest -m "not slow" $(ARGS)
 
 coverage-rooms: $(DEVELOPMENT) $(PACKAGE) ## lines of the rooms audit and learn that their tests run
-	$(BIN)/python -m pytest tests/audit tests/learn -m "not slow" --cov=qkv --cov-report= $(ARGS)
-	$(BIN)/python -m coverage report --omit= --include="*/qkv/audit/*,*/qkv/learn/*"
+	$(BIN)/python -m pytest tests/audit tests/learn -m "not slow" --cov --cov-config=tests/rooms.coveragerc $(ARGS)
 
 test-long: $(DEVELOPMENT) $(PACKAGE) ## what takes hours: the audit's thousand seeds
 	$(BIN)/python -m pytest -m long $(ARGS)
