@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -205,7 +206,8 @@ def test_check_of_a_loop_ends(run: Run) -> None:
     code, out, _ = run("learn", "check", HERE / "hostile" / "sleeps.py", "--seconds", 0.2, "--total", 1)
     assert code == 1
     assert "It did not answer within 0.2 s." in out
-    assert "not run" in out
+    # What is left of the time is shared out: the last cases get next to nothing, or are not run at all.
+    assert re.search(r"not run|within 0\.[01]\d* s", out)
 
 
 def test_check_takes_a_downloaded_submission_and_never_its_report(run: Run, tmp_path: Path) -> None:
