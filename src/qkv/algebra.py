@@ -131,13 +131,7 @@ class Mask:
     def tile(self, frame: Frame, n: int, heads: slice, rows: Ints, cols: Ints) -> Bools:
         """What is allowed for batch n, those heads, rows and keys: booleans that broadcast to (heads, rows, keys)."""
         _, must = self.bounds(frame)
-        at = (must.lo.shape[0] > 1 and n) or 0
-        lo, hi = must.lo[at], must.hi[at]
-        if lo.shape[0] > 1:
-            lo, hi = lo[rows], hi[rows]
-        inside = (lo[:, None, :] <= cols[None, :, None]) & (cols[None, :, None] < hi[:, None, :])
-        out: Bools = inside.any(axis=-1)[None]
-        return out
+        return must.inside(n, rows, cols)
 
     def origin(self, frame: Frame) -> Ints:
         """First key of each row's own sequence: (N or 1, L or 1)."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from .errors import DTypeError, UnsupportedError
-from .floats import FLOATS, Array
+from .floats import FLOATS, Array, widen
 
 _CPU = 1  # kDLCPU of the DLPack protocol
 
@@ -109,8 +109,7 @@ def to_numpy(x: Any, name: str, *, scalars: bool = False) -> Array:
             raise DTypeError(f"{name}: a list came that makes no array; pass one array of numbers") from None
     array, kind = _view(x, name)
     if kind.name == "torch" and x.dtype is sys.modules["torch"].bfloat16:
-        bits: Array = (array.astype(np.uint32) << np.uint32(16)).view(np.float32)
-        return bits
+        return widen(array, "bfloat16")
     if array.dtype.name == "bfloat16":
         return array.astype(np.float32)
     if not array.dtype.isnative:

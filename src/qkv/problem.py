@@ -142,13 +142,8 @@ class Problem:
 
     def allowed(self, n: int, heads: slice, rows: Ints, lo: int, hi: int) -> npt.NDArray[np.bool_]:
         """Pairs that mask and lengths allow (the bias not asked): broadcasts to (heads, rows, hi - lo)."""
-        at = n if self.ranges.lo.shape[0] > 1 else 0
-        low, high = self.ranges.lo[at], self.ranges.hi[at]
-        if low.shape[0] > 1:
-            low, high = low[rows], high[rows]
         cols = np.arange(lo, hi, dtype=np.int64)
-        inside = (low[:, None, :] <= cols[None, :, None]) & (cols[None, :, None] < high[:, None, :])
-        out: npt.NDArray[np.bool_] = inside.any(axis=-1)[None]
+        out = self.ranges.inside(n, rows, cols)
         if self.rule is not None:
             out = out & self.rule.tile(self.frame, n, heads, rows, cols + self.first_key)
         return out

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .engines.numpy_tiles import score_block, tensor_block, tile_queries
+from .engines.numpy_tiles import finite_block, score_block, tensor_block, tile_queries
 from .floats import Array
 from .plan import PAIRS_AT_ONCE, Block, Plan, Tile
 from .problem import Problem
@@ -92,7 +92,7 @@ def _weights(problem: Problem, plan: Plan, tile: Tile) -> Weights:
         queries = tile_queries(problem, tile)
         at = 0
         for block in blocks:
-            _, value_bad = _value(problem, tile, block)
+            _, value_bad = finite_block(problem, problem.value, tile.batch, block)
             seen = score_block(problem, queries, block, value_bad)
             cols = slice(at, at + block.hi - block.lo)
             score[..., cols], reach[..., cols] = seen.score, seen.reach
@@ -110,13 +110,6 @@ def _weights(problem: Problem, plan: Plan, tile: Tile) -> Weights:
         if wrong.any():
             mass = np.where(wrong[..., None] & reach, dtype.type(np.nan), mass)
         return Weights(tile, keys, score, mass, reach, mass.sum(axis=-1, dtype=dtype), np.exp(logit - shift), wrong)
-
-
-def _value(problem: Problem, tile: Tile, block: Block) -> tuple[Array, Bools]:
-    value = tensor_block(problem, problem.value, tile.batch, block)
-    finite = np.isfinite(value)
-    bad: Bools = ~np.asarray(finite.all(axis=-1))
-    return (np.where(finite, value, 0) if bad.any() else value), bad
 
 
 def chosen_weights(problem: Problem, plan: Plan, rows: Ints, heads: Ints, keys: Ints | None) -> Array:

@@ -61,6 +61,16 @@ class Ranges:
         """The sets as seen by someone whose key 0 is key `by` of these."""
         return Ranges(self.lo - by, np.where(self.hi >= END, END, self.hi - by))
 
+    def inside(self, n: int, rows: Ints, cols: Ints) -> npt.NDArray[np.bool_]:
+        """Which of those keys batch n's rows may read, (1, rows, cols), or (1, 1, cols) where all rows are alike."""
+        at = n if self.lo.shape[0] > 1 else 0
+        lo, hi = self.lo[at], self.hi[at]
+        if lo.shape[0] > 1:
+            lo, hi = lo[rows], hi[rows]
+        inside = (lo[:, None, :] <= cols[None, :, None]) & (cols[None, :, None] < hi[:, None, :])
+        out: npt.NDArray[np.bool_] = np.any(inside, axis=-1)[None]
+        return out
+
     def sizes(self) -> Ints:
         """Allowed keys a row: shape (N or 1, L or 1). Meaningful after `clip`."""
         total: Ints = (self.hi - self.lo).sum(axis=-1)

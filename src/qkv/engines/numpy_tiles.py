@@ -78,7 +78,7 @@ def _part(problem: Problem, queries: Queries, blocks: list[Block]) -> Rows:
     mix = np.zeros((heads, rows, problem.value_width), dtype)
     status = np.zeros((heads, rows), np.uint8)
     for block in blocks:
-        value, value_bad = _finite(tensor_block(problem, problem.value, queries.tile.batch, block))
+        value, value_bad = finite_block(problem, problem.value, queries.tile.batch, block)
         seen = score_block(problem, queries, block, value_bad)
         status |= seen.status
         higher = np.maximum(top, np.where(np.isnan(seen.score), -np.inf, seen.score).max(axis=-1, initial=-np.inf))
@@ -100,7 +100,7 @@ def _scaled_mix(problem: Problem, queries: Queries, blocks: list[Block], top: Ar
     shift = np.where(np.isneginf(top), 0, top)
     mix: Array = np.zeros((*top.shape, problem.value_width), top.dtype)
     for block in blocks:
-        value, value_bad = _finite(tensor_block(problem, problem.value, queries.tile.batch, block))
+        value, value_bad = finite_block(problem, problem.value, queries.tile.batch, block)
         seen = score_block(problem, queries, block, value_bad)
         mix = mix + _grouped(problem, np.exp(seen.score - shift[..., None]), value * value.dtype.type(_DOWN))
     mix = mix / np.where(total > 0, total, 1)[..., None]
@@ -127,6 +127,11 @@ def tensor_block(problem: Problem, tensor: Array, batch: int, block: Block) -> A
     return np.ascontiguousarray(widen(tensor[problem.at(batch)][:, block.lo : block.hi], problem.dtype.name))
 
 
+def finite_block(problem: Problem, tensor: Array, batch: int, block: Block) -> tuple[Array, Bools]:
+    """The block with non-finite numbers as 0, and which of its vectors held one, (G, C)."""
+    return _finite(tensor_block(problem, tensor, batch, block))
+
+
 def score_block(problem: Problem, queries: Queries, block: Block, value_bad: Bools | None = None) -> Scores:
     """Scores of a tile's rows against a block's keys, with the mask applied and every fault noted (B, C1, D).
 
@@ -135,7 +140,7 @@ def score_block(problem: Problem, queries: Queries, block: Block, value_bad: Boo
     """
     tile, dtype = queries.tile, problem.dtype.compute
     heads, rows, cols = problem.heads, tile.stop - tile.start, block.hi - block.lo
-    key, key_bad = _finite(tensor_block(problem, problem.key, tile.batch, block))
+    key, key_bad = finite_block(problem, problem.key, tile.batch, block)
     at_rows = np.arange(tile.start, tile.stop, dtype=np.int64)
     everyone = slice(0, heads)
     reach: Bools = (
