@@ -452,15 +452,18 @@ def test_a_submission_is_its_code_and_a_report_in_it_is_nothing() -> None:
 # Programs that mean it --------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(autouse=True)
-def rooms_as_they_were() -> Iterator[None]:
-    """A hostile program in this interpreter may change modules that are not the grader's to mend, such as `qkv.trace`."""
-    before = [(module, dict(vars(module))) for name, module in sys.modules.items() if name.partition(".")[0] == "qkv"]
+@pytest.fixture
+def modules_as_they_were() -> Iterator[None]:
+    """A hostile program changes every module it finds: the grader mends its own, and not those of the tests beside it."""
+    before = [(module, dict(vars(module))) for module in [*sys.modules.values()] if hasattr(module, "__dict__")]
     yield
     for module, space in before:
-        vars(module).update(space)
+        for name, thing in space.items():
+            if vars(module).get(name) is not thing:
+                vars(module)[name] = thing
 
 
+@pytest.mark.usefixtures("modules_as_they_were")
 @pytest.mark.parametrize(
     "name",
     [
@@ -498,6 +501,7 @@ def test_in_this_interpreter_too_the_report_stays_right(name: str) -> None:
     assert grade(plain.attend).passed
 
 
+@pytest.mark.usefixtures("modules_as_they_were")
 def test_a_right_answer_from_a_hostile_program_is_right_still() -> None:
     source = solution("hostile", "edits_the_grader").replace("return [9.0] * 2, [9.0]", "return right(query, keys)")
     source += "\n\ndef right(query, keys):\n    return [1.0], [5.0]\n"
