@@ -29,6 +29,7 @@ __all__ = [
     "CAUSES",
     "CLAUSES",
     "Local",
+    "Output",
     "Report",
     "decode",
     "encode",
@@ -338,8 +339,11 @@ class Runs(Protocol):
 PRINTED = 4000  # characters kept
 
 
-class _Sink:
-    """A file that keeps the first characters and forgets the rest."""
+class Output:
+    """What a solution prints into: a file that keeps the first `PRINTED` characters and forgets the rest.
+
+    A host that shows them while the solution runs gives `Local` one with a `write` of its own.
+    """
 
     encoding, errors, closed = "utf-8", "replace", False
 
@@ -454,16 +458,18 @@ class Local:
     only another process helps.
     """
 
-    def __init__(self, solution: str | Callable[..., Any], name: str = "solution.py") -> None:
+    def __init__(
+        self, solution: str | Callable[..., Any], name: str = "solution.py", *, output: Output | None = None
+    ) -> None:
         self.solution = solution
         self.name = name
         self._attend: Any = None
-        self._sink = _Sink()
+        self._output = Output() if output is None else output
         self._compiled: Any = None
         self._guard: _Guard | None = None
 
     def printed(self) -> tuple[str, bool]:
-        return self._sink.kept, self._sink.cut
+        return self._output.kept, self._output.cut
 
     def load(self) -> Outcome:
         if not isinstance(self.solution, str):
@@ -512,7 +518,7 @@ class Local:
         raised: Any = None
         value: Any = None
         streams = sys.stdout, sys.stderr
-        sys.stdout = sys.stderr = self._sink
+        sys.stdout = sys.stderr = self._output
         try:
             try:
                 value = function(*arguments)
