@@ -21,7 +21,7 @@ SOURCE = Path(__file__).resolve().parents[1] / "src" / "qkv"
 #: package (engines, files, cli) its neighbours, as long as there is no circle.
 LAYERS = {
     "the extension": ("_native",),
-    "nothing of ours": ("errors", "floats", "ranges", "version", "reference", "plain"),
+    "nothing of ours": ("defaults", "errors", "floats", "ranges", "version", "reference", "plain"),
     "numbers": ("interop", "state", "frame", "files", "real"),
     "positions": ("align",),
     "futures": ("future",),

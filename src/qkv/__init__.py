@@ -12,6 +12,7 @@ The contract is docs/contract.md; `attend` and `attention` are the front door.
 from .alibi import Alibi, alibi
 from .attention import Attention, Contributions, Influence, attend, attention
 from .cache import Cache
+from .defaults import strict
 from .errors import (
     AlignmentError,
     ArgumentError,
@@ -71,6 +72,7 @@ __all__ = [
     "partial",
     "prefix",
     "segments",
+    "strict",
     "trace",
     "where",
     "window",
