@@ -40,6 +40,7 @@ class Scores:
     score: Array
     reach: Bools  # (H, R, C)
     status: npt.NDArray[np.uint8]  # (H, R)
+    slope: Array | None = None  # (H, R, C): derivative of the softcap, where there is one
 
 
 def run(problem: Problem, plan: Plan) -> tuple[Rows, int]:
@@ -170,9 +171,11 @@ def score_block(problem: Problem, queries: Queries, block: Block, value_bad: Boo
     if queries.overflow.any():
         mark(OVERFLOW, queries.overflow[..., None])
     _mark_overflow(mark, score)
+    slope = None
     if problem.softcap is not None:
         cap = dtype.type(problem.softcap)
-        score = cap * np.tanh(score / cap)
+        bent = np.tanh(score / cap)
+        score, slope = cap * bent, 1 - bent * bent
     if problem.slopes is not None:
         score = score - problem.slopes.astype(dtype)[:, None, None] * _distance(problem, tile, block).astype(dtype)
     if bias is not None:
@@ -181,7 +184,7 @@ def score_block(problem: Problem, queries: Queries, block: Block, value_bad: Boo
     if problem.slopes is not None or bias is not None:
         _mark_overflow(mark, score)
     mark(LOW, np.isneginf(score))
-    return Scores(np.where(reach, score, dtype.type(-np.inf)), reach, status)
+    return Scores(np.where(reach, score, dtype.type(-np.inf)), reach, status, slope)
 
 
 def _mark_overflow(mark: Any, score: Array) -> None:
