@@ -1303,6 +1303,12 @@ CASES = [
         lambda: attention(zeros(2, 4), zeros(3, 4), zeros(3, 4)).top(0),
     ),
     Case(
+        "pooled",
+        qkv.ArgumentError,
+        "keys must be a number of cells within 1…S = 3, but 4 came; pass min(S, what fits the picture)",
+        lambda: attention(zeros(2, 4), zeros(3, 4), zeros(3, 4)).pooled(2, 4),
+    ),
+    Case(
         "layer-heads",
         qkv.ArgumentError,
         "heads must be a whole number of at least 1, but 0 came; it is in the model's configuration",

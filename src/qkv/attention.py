@@ -15,6 +15,7 @@ from .errors import ArgumentError, DTypeError
 from .floats import Array
 from .interop import to_numpy
 from .plan import Plan
+from .pooled import pooled
 from .problem import Problem
 
 __all__ = ["Attention", "Contributions", "Influence", "attend", "attention"]
@@ -251,6 +252,28 @@ class Attention:
     def sink_share(self) -> Any:
         """The share of a row that goes to the sink, (B…, H, L); 0 without a sink, 1 for a row with nothing else (C4)."""
         return self._give(questions.sink_share(self._problem, self._plan))
+
+    def pooled(self, queries: int, keys: int) -> Any:
+        """The largest weight in each rectangle of a grid over the weight matrix, (B…, H, queries, keys).
+
+        A map of any length in memory of the picture; by maximum, because a mean would hide the one key that is read.
+
+        Args:
+            queries, keys: rows and columns of the grid, at most L and S; cell r holds the rows r·L // queries up to the
+                next cell's.
+
+        >>> import numpy as np, qkv
+        >>> x = np.zeros((1, 4, 2))
+        >>> qkv.attention(x, x, x, mask=qkv.causal()).pooled(2, 2).round(2).tolist()
+        [[[1.0, 0.0], [0.33, 0.33]]]
+        """
+        p = self._problem
+        for name, cells, size, axis in (("queries", queries, p.queries, "L"), ("keys", keys, p.keys, "S")):
+            if isinstance(cells, bool) or not isinstance(cells, (int, np.integer)) or not 1 <= cells <= size:
+                raise ArgumentError(
+                    f"{name} must be a number of cells within 1…{axis} = {size}, but {cells!r} came; pass min({axis}, what fits the picture)"
+                )
+        return self._give(pooled(p, self._plan, int(queries), int(keys)))
 
     def contributions(self, query: int, *, head: int | None = None) -> Contributions:
         """What each key put into the output of one query row: α_j v_j, its norm and its share along the output.
