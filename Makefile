@@ -2,11 +2,11 @@
 # installs with the pins of constraints.txt; nothing has to be activated.
 #
 #   PYTHON=python3.12   another interpreter          VENV=.venv-312   another environment
-#   GROUPS=dev          leave torch and JAX out      ARGS="-k mask"   passed to pytest, bench.py, demo
+#   GROUPS=dev          leave frameworks out         ARGS="-k mask"   passed to pytest, bench.py, demo
 
 PYTHON ?= python3
 VENV ?= .venv
-GROUPS ?= dev frameworks
+GROUPS ?= dev frameworks models
 ARGS ?=
 
 # The package is installed, not linked: tests see what users get, and coverage and types see one copy. So a change of

@@ -15,7 +15,10 @@ import qkv
 ROOT = Path(__file__).resolve().parents[1]
 
 #: The optional packages, and what they would bring along.
-OPTIONAL = ("torch", "jax", "jaxlib", "rich", "safetensors", "ml_dtypes", "scipy", "hypothesis", "pytest")
+OPTIONAL = (
+    *("torch", "jax", "jaxlib", "rich", "safetensors", "ml_dtypes", "transformers", "tokenizers"),
+    *("scipy", "hypothesis", "pytest"),
+)
 
 #: They can be found, as `info` does, and not be loaded.
 REFUSE = f"""
