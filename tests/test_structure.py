@@ -31,7 +31,7 @@ LAYERS = {
     "record": ("problem", "cache", "maskparse"),
     "contract": ("contract", "plan"),
     "engines": ("engines",),
-    "behind the door": ("diagnose", "questions", "bounds"),
+    "behind the door": ("diagnose", "questions", "pooled", "bounds"),
     "front door": ("attention", "partial", "explain", "info"),
     "rooms": ("multihead", "trace", "headview"),
     "public names": ("",),
