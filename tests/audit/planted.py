@@ -18,6 +18,9 @@ ACCEPTS = [
     "window",
     "lengths",
     "segments",
+    "prefix",
+    "where",
+    "offsets",
     "align",
     "alibi",
     "gqa",
@@ -28,10 +31,14 @@ ACCEPTS = [
     "weights",
     "top",
 ]
-KEYWORDS = {
-    name: {"lse": "return_lse", "weights": "return_weights", "alibi": "slopes", "gqa": ""}.get(name, name)
-    for name in ACCEPTS
+_OTHERS = {
+    "lse": "return_lse",
+    "weights": "return_weights",
+    "alibi": "slopes",
+    "gqa": "",
+    "offsets": "cu_seqlens_q+cu_seqlens_k",
 }
+KEYWORDS = {name: _OTHERS.get(name, name) for name in ACCEPTS}
 DOMAIN = Domain(accepts=frozenset([*ACCEPTS, "mask+bias", "cross", "value-width"]))
 
 _calls = {"count": 0}
@@ -51,7 +58,7 @@ def attention(fault: str, query: Any, key: Any, value: Any, **options: Any) -> A
     """The function; `fault` names what it does wrong."""
     _calls["count"] += 1
     if fault != "swallows":
-        unknown = set(options) - {*KEYWORDS.values()}
+        unknown = set(options) - {word for keyword in KEYWORDS.values() for word in keyword.split("+")}
         if unknown:
             raise TypeError(f"unexpected argument {sorted(unknown)[0]}")
     if fault == "writes query":
@@ -86,6 +93,10 @@ def _compute(
     window: Any = None,
     lengths: Any = None,
     segments: Any = None,
+    prefix: Any = None,
+    where: Any = None,
+    cu_seqlens_q: Any = None,
+    cu_seqlens_k: Any = None,
     align: Any = None,
     slopes: Any = None,
     scale: Any = None,
@@ -106,7 +117,10 @@ def _compute(
         index = np.arange(H) % G
     if fault == "head 0":
         index = np.zeros(H, int)
-    positional = causal or window is not None or slopes is not None
+    positional = causal or any(rule is not None for rule in (window, slopes, prefix, where))
+    if cu_seqlens_q is not None and fault != "ignores offsets":
+        ends = cu_seqlens_q if fault == "offsets of queries" else cu_seqlens_k
+        segments = np.searchsorted(cu_seqlens_q, np.arange(L), "right"), np.searchsorted(ends, np.arange(S), "right")
     offset = np.zeros(B, int)
     if positional and L != S and L and S:
         if align is None and fault not in ("aligns start", "aligns end"):
@@ -141,6 +155,7 @@ def _compute(
             for start in range(0, L, 1024):
                 i = np.arange(start, min(start + 1024, L))
                 row = _allowed(fault, b, h, i, offset[b], S, mask, causal, window, lengths, segments)
+                row &= _ruled(fault, b, h, (i + offset[b])[:, None], np.arange(S)[None, :], prefix, where)
                 with np.errstate(all="ignore"):
                     score = _score(fault, b, h, i, offset[b], S, q, k[b, index[h]], factor, softcap, bias, slopes, mask)
                     found = _rows(
@@ -203,6 +218,17 @@ def _allowed(
     }.get(fault, 0)
     if dropped:
         out &= j < S - dropped
+    return out
+
+
+def _ruled(fault: str, b: int, h: int, p: Any, j: Any, prefix: Any, where: Any) -> Any:
+    out = np.ones((len(p), j.shape[1]), bool)
+    if prefix is not None:
+        before = j < 0 if fault == "ignores prefix" else j < prefix
+        out &= before if fault == "only prefix" else before | (j <= p)
+    if where is not None and fault != "ignores where":
+        head = 0 if fault == "where of head 0" else h
+        out &= where(b, head, j, p) if fault == "where swapped" else where(b, head, p, j)
     return out
 
 

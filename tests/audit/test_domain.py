@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -132,3 +133,40 @@ def test_words_a_domain_does_not_know_are_refused() -> None:
         domain_of("masks")
     with pytest.raises(ArgumentError, match="arithmetic must be among"):
         Domain(arithmetic=frozenset({"exactly"}))
+
+
+def packed(query: Any, key: Any, value: Any, *, cu_seqlens_q: Any, cu_seqlens_k: Any, causal: bool = False) -> Any:
+    """(T, H, D) with offsets, the way variable-length kernels take it."""
+    out, lse = np.zeros((*query.shape[:2], value.shape[2]), query.dtype), np.zeros((query.shape[1], len(query)))
+    for (a, b), (c, d) in zip(pairwise(cu_seqlens_q), pairwise(cu_seqlens_k), strict=True):
+        score = np.einsum("lhd,shd->hls", query[a:b], key[c:d]) * query.shape[-1] ** -0.5
+        if causal:
+            score = np.where(np.tri(b - a, d - c, dtype=bool), score, -np.inf)
+        mass = np.exp(score - score.max(-1, keepdims=True, initial=-1e30))
+        out[a:b] = np.einsum("hls,she->lhe", mass / mass.sum(-1, keepdims=True), value[c:d])
+        lse[:, a:b] = score.max(-1, initial=-1e30) + np.log(mass.sum(-1))
+    return out, lse
+
+
+def test_a_packed_kernel_is_asked_everything_by_offsets() -> None:
+    """A1, B5: batches and lengths become a pack, rows are compared where they came from; masks cannot be said."""
+
+    def swapped(query: Any, key: Any, value: Any, *, cu_seqlens_q: Any, cu_seqlens_k: Any, **options: Any) -> Any:
+        return packed(query, key, value, cu_seqlens_q=cu_seqlens_k, cu_seqlens_k=cu_seqlens_q, **options)
+
+    told = {}
+    for function in (packed, swapped):
+        # Offsets of queries and of keys under the keywords of flash-attention's variable-length functions.
+        kernel = FunctionKernel(
+            "packed",
+            Domain(accepts=frozenset({"causal", "cross", "value-width", "offsets", "lse"}), layout="packed"),
+            function=lambda q, k, v, return_lse=False, run=function, **o: (
+                run(q, k, v, **o) if return_lse else run(q, k, v, **o)[0]
+            ),
+            keywords={},
+        )
+        cases = ("A1-values", "A1-cross", "B5-packed-causal", "B5-packed-cross", "B5-lengths", "C5-lse", "B4-full")
+        report = [audit(target_of(kernel), Choice(case=case), isolate=False).rows[0] for case in cases]
+        told[function] = {row.case: row.verdict for row in report}
+    assert told[packed] == dict.fromkeys(cases, "keeps") | {"B4-full": "cannot express"}
+    assert told[swapped]["B5-packed-cross"] in ("wrong", "crashes")

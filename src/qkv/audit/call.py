@@ -10,6 +10,8 @@ import numpy.typing as npt
 
 from qkv.floats import FLOATS, narrow, widen
 
+from .where import WHERE
+
 __all__ = ["Array", "Call", "Result", "rounded"]
 
 Array = npt.NDArray[Any]
@@ -41,7 +43,9 @@ class Call:
         query, key, value: float64 (B, H, L, D), (B, G, S, D), (B, G, S, E); numbers of `dtype`, exactly, once lifted.
         dtype: float type of the three. key_dtype: another one for key and value (F1), else None.
         mask: booleans that broadcast to (B, H, L, S), True = may read, in the shape in which they are passed.
-        causal, window, lengths (B,), segments (ids of queries (L,), of keys (S,)): rules, passed as such.
+        causal, window, lengths (B,), segments (ids of queries (L,), of keys (S,)): rules, passed as such; and
+        prefix (keys for everybody, causal after them), where (the name of a rule of `WHERE`),
+        offsets (where packed sequences begin and end, (N + 1,) of queries and of keys).
         align: "start", "end" or None: what is said about L != S (B6).
         bias: numbers that broadcast to (B, H, L, S), passed as they are. slopes: alibi's, (H,).
         scale, softcap, sink (H,): as in the contract; None: not passed.
@@ -62,6 +66,9 @@ class Call:
     window: tuple[int | None, int | None] | None = None
     lengths: Array | None = None
     segments: tuple[Array, Array] | None = None
+    prefix: int | None = None
+    where: str | None = None
+    offsets: tuple[Array, Array] | None = None
     align: str | None = None
     bias: Array | None = None
     slopes: Array | None = None
@@ -89,7 +96,8 @@ class Call:
     @property
     def positional(self) -> bool:
         """Whether a rule asks where the queries stand (B6)."""
-        return self.causal or self.window is not None or self.slopes is not None
+        rules = (self.window, self.slopes, self.prefix, self.where)
+        return self.causal or any(rule is not None for rule in rules)
 
     @property
     def unsaid(self) -> bool:
@@ -129,7 +137,24 @@ class Call:
         if self.segments is not None:
             of_query, of_key = self.segments
             out &= of_query[rows][:, None] == of_key[None, :]
+        if self.offsets is not None:
+            of_query, of_key = self.packed_ids()
+            out &= of_query[rows][:, None] == of_key[None, :]
+        if self.prefix is not None:
+            out &= (j < self.prefix) | (j <= p)
+        if self.where is not None:
+            b, h = np.arange(B)[:, None, None, None], np.arange(H)[None, :, None, None]
+            out &= WHERE[self.where](b, h, p, j)
         return out
+
+    def packed_ids(self) -> tuple[Array, Array]:
+        """Which packed sequence each query and each key is of."""
+        assert self.offsets is not None
+        _, _, _, L, S, _, _ = self.sizes
+        of_query, of_key = (
+            np.searchsorted(at, np.arange(n), "right") for at, n in zip(self.offsets, (L, S), strict=True)
+        )
+        return of_query, of_key
 
     def added(self) -> Array | None:
         """What is added to the scores, (B, H, judged rows, S), or None."""

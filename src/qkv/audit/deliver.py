@@ -10,6 +10,8 @@ import numpy as np
 from . import watch
 from .call import Array, Call, Result, stored
 from .kernel import Given, Kernel
+from .packed import offsets_of, pack, unpack
+from .where import WHERE
 
 __all__ = ["deliver"]
 
@@ -81,6 +83,8 @@ def _ask(kernel: Kernel, call: Call, facts: dict[str, Any]) -> tuple[dict[str, A
         array, dtype = kind.back(returned[name], name)
         if kernel.domain.layout == "blhd" and name in ("output", "dq", "dk", "dv") and array.ndim == 4:
             array = array.swapaxes(1, 2)
+        if kernel.domain.layout == "packed":
+            array = unpack(call, name, array)
         parts[name], dtypes[name] = array, dtype
     if "output" not in parts:
         raise _NotAnAnswerError("no output came back")
@@ -115,7 +119,10 @@ def _given(kernel: Kernel, call: Call, kind: _Kind) -> Given:
     domain = kernel.domain
     _, H, G, *_ = call.sizes
 
-    def operand(x: Array, dtype: str, shared: bool = True) -> Any:
+    def operand(name: str, dtype: str, shared: bool = True) -> Any:
+        if domain.layout == "packed":
+            return kind.give(pack(call, name), dtype, call.strides)
+        x: Array = getattr(call, name)
         strides = "plain" if call.strides == "expanded" and not shared else call.strides
         if domain.layout == "blhd":
             x = x.swapaxes(1, 2)
@@ -127,22 +134,29 @@ def _given(kernel: Kernel, call: Call, kind: _Kind) -> Given:
         mask = kind.give(said.astype(np.float64), call.dtype) if "float mask" in call.odd else kind.plainly(said)
     key_dtype = call.key_dtype or call.dtype
     return Given(
-        query=operand(call.query, call.dtype, shared=False),
-        key=operand(call.key, key_dtype),
-        value=operand(call.value, key_dtype),
+        query=operand("query", call.dtype, shared=False),
+        key=operand("key", key_dtype),
+        value=operand("value", key_dtype),
         mask=mask,
         bias=None if call.bias is None else kind.give(call.bias, call.dtype),
         causal=call.causal,
         window=call.window,
-        lengths=None if call.lengths is None else kind.plainly(call.lengths.astype(np.int64)),
+        lengths=None
+        if call.lengths is None or domain.layout == "packed"
+        else kind.plainly(call.lengths.astype(np.int64)),
         segments=None if call.segments is None else tuple(kind.plainly(x.astype(np.int64)) for x in call.segments),
+        prefix=call.prefix,
+        where=None if call.where is None else WHERE[call.where],
+        offsets=tuple(kind.plainly(x.astype(np.int32)) for x in offsets_of(call))
+        if call.offsets is not None or domain.layout == "packed"
+        else None,
         align=call.align,
         slopes=None if call.slopes is None else kind.give(call.slopes, "float32"),
         scale=call.scale,
         softcap=call.softcap,
         sink=None if call.sink is None else kind.give(call.sink, "float32"),
         wants=call.wants,
-        cotangent=None if call.cotangent is None else operand(call.cotangent, call.dtype, shared=False),
+        cotangent=None if call.cotangent is None else operand("cotangent", call.dtype, shared=False),
         grouped=G < H,
         top=3 if "top" in call.wants else None,
         odd=call.odd,

@@ -27,15 +27,15 @@ def describe(call: Call) -> tuple[list[str], int]:
         text, used = _array(np.asarray(array), MOST - count)
         lines.append(f"{name} {text}")
         count += used
-    for name in ("causal", "window", "align", "scale", "softcap", "key_dtype"):
+    for name in ("causal", "window", "prefix", "where", "align", "scale", "softcap", "key_dtype"):
         value = getattr(call, name)
         if value not in (None, False):
             lines.append(f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}")
-            count += isinstance(value, float) + 2 * isinstance(value, tuple)
-    if call.segments is not None:
-        for name, ids in zip(("query ids", "key ids"), call.segments, strict=True):
+            count += (type(value) in (int, float)) + 2 * isinstance(value, tuple)
+    for pair, words in ((call.segments, "ids"), (call.offsets, "offsets")):
+        for name, ids in zip(("query", "key"), pair or (), strict=pair is not None):
             text, used = _array(np.asarray(ids), MOST - count)
-            lines.append(f"{name} {text}")
+            lines.append(f"{name} {words} {text}")
             count += used
     if call.strides != "plain":
         lines.append(f"arrays lie {call.strides}")

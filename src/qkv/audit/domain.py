@@ -31,6 +31,9 @@ FEATURES = {
     "window": "(left, right): keys besides the query's own",
     "lengths": "how many keys each sequence has, (B,)",
     "segments": "ids of queries and keys, equal ids see each other",
+    "prefix": "so many first keys for everybody, causal after them",
+    "where": "a function of (batch, head, position, key)",
+    "offsets": "where packed sequences begin and end: cu_seqlens of queries and keys",
     "align": "'start' or 'end' for causal with L != S",
     "alibi": "slopes, (H,)",
     "gqa": "fewer key heads than query heads",
@@ -46,7 +49,8 @@ FEATURES = {
 }
 
 #: Rules that can also be said by a dense mask.
-_RULES = ("causal", "window", "lengths", "segments")
+_RULES = ("causal", "window", "lengths", "segments", "prefix", "where", "offsets")
+_UNSAID: dict[str, Any] = dict.fromkeys(_RULES) | {"causal": False}
 
 
 class CannotExpressError(Exception):
@@ -60,7 +64,8 @@ class Domain:
     Attributes:
         accepts: names of `FEATURES`.
         dtypes: float types of its arrays, the first one is used where one is enough.
-        arrays: "numpy", "torch" or "jax". device: where they are. layout: "bhld" or "blhd".
+        arrays: "numpy", "torch" or "jax". device: where they are. layout: "bhld", "blhd", or "packed": (T, H, D) and
+            offsets, the log-sum-exp (H, T), no batch axis, so no masks.
         widths: head widths it is made for, ascending; empty: any. query_multiple, key_multiple: what L and S must divide by.
         longest: most keys (and queries) that a case may have.
         strides: whether arrays may lie in memory as they like ("plain" only, or any).
@@ -92,12 +97,17 @@ class Domain:
         _known("dtypes", self.dtypes, FLOATS)
         _known("arithmetic", self.arithmetic, ARITHMETIC)
         _known("arrays", [self.arrays], ("numpy", "torch", "jax"))
-        _known("layout", [self.layout], ("bhld", "blhd"))
+        _known("layout", [self.layout], ("bhld", "blhd", "packed"))
         _known("polarity", [self.polarity], ("keep", "drop"))
         if min(self.query_multiple, self.key_multiple, *self.widths, 1) < 1:
             raise ArgumentError("widths and multiples of a domain must be at least 1")
         if not self.dtypes:
             raise ArgumentError("dtypes of a domain must name at least one float type")
+        odd = self.accepts & {"mask", "bias", "alibi", "weights", "top"} if self.layout == "packed" else set()
+        if odd:
+            raise ArgumentError(
+                f"packed arrays have no batch axis, so their kernel cannot accept {', '.join(sorted(odd))}"
+            )
 
     def but(self, **changes: Any) -> Domain:
         """The same domain with some fields changed."""
@@ -137,6 +147,11 @@ def lift(call: Call, domain: Domain, dtype: str, about: frozenset[str] = frozens
     Raises:
         CannotExpressError: the kernel cannot be asked this.
     """
+    if domain.layout == "packed":
+        if not call.sizes[0] or call.strides not in ("plain", "readonly"):
+            raise CannotExpressError("packed arrays have no batch axis and no strides of their own")
+        # Both are said by the offsets.
+        domain = domain.but(accepts=domain.accepts | {"lengths", "offsets"})
     for name in about - domain.accepts:
         raise CannotExpressError(f"no {name}" if name in FEATURES else name)
     for name in call.wants - domain.accepts:
@@ -159,17 +174,18 @@ def lift(call: Call, domain: Domain, dtype: str, about: frozenset[str] = frozens
 
 
 def _respell(call: Call, domain: Domain, about: frozenset[str]) -> Call:
+    if call.offsets is not None and "offsets" not in domain.accepts and "segments" in domain.accepts:
+        call = call.but(offsets=None, segments=call.packed_ids())
     missing = [n for n in _RULES if _said(call, n) and n not in domain.accepts]
     for name in missing:
         if call.unsaid:
             raise CannotExpressError(f"no {name}")
     if missing:
         kept = {n: getattr(call, n) for n in _RULES if n not in missing}
-        bare: dict[str, Any] = {"causal": False, "window": None, "lengths": None, "segments": None}
-        rules = call.but(mask=None, rows=None, **{**bare, **{n: getattr(call, n) for n in missing}})
+        rules = call.but(mask=None, rows=None, **{**_UNSAID, **{n: getattr(call, n) for n in missing}})
         dense = _slim(rules.allowed())
         mask = dense if call.mask is None else call.mask & dense
-        call = call.but(mask=mask, **{**bare, **kept})
+        call = call.but(mask=mask, **{**_UNSAID, **kept})
     if call.align is not None and call.positional and call.sizes[3] != call.sizes[4] and "align" not in domain.accepts:
         raise CannotExpressError("no align")
     if call.slopes is not None and "alibi" not in domain.accepts:
@@ -250,7 +266,7 @@ def _length(call: Call, domain: Domain) -> Call:
         raise CannotExpressError("no length 0")
     rows = tuple(call.judged)
     if call.positional:
-        if L != S or (call.window is not None and call.window[1] != 0 and not call.causal):
+        if L != S or call.where or (call.window is not None and call.window[1] != 0 and not call.causal):
             raise CannotExpressError("positional rules with these lengths")
         step = math.lcm(domain.query_multiple, domain.key_multiple)
         new = -(-L // step) * step
@@ -270,7 +286,13 @@ def _more_keys(call: Call, count: int) -> Call:
             out = out.but(**{name: np.concatenate([array, array[..., -1:].repeat(count, -1)], -1)})
     if call.segments is not None:
         out = out.but(segments=(call.segments[0], np.append(call.segments[1], call.segments[1][-1:].repeat(count))))
+    if call.offsets is not None:
+        out = out.but(offsets=(call.offsets[0], _last_longer(call.offsets[1], count)))
     return out
+
+
+def _last_longer(offsets: Any, count: int) -> Any:
+    return np.append(offsets[:-1], offsets[-1] + count)
 
 
 def _more_rows(call: Call, count: int) -> Call:
@@ -285,6 +307,8 @@ def _more_rows(call: Call, count: int) -> Call:
             out = out.but(**{name: more(array, array.ndim - 2)})
     if call.segments is not None:
         out = out.but(segments=(np.append(call.segments[0], call.segments[0][-1:].repeat(count)), call.segments[1]))
+    if call.offsets is not None:
+        out = out.but(offsets=(_last_longer(call.offsets[0], count), call.offsets[1]))
     if call.cotangent is not None:
         out = out.but(cotangent=_padded(call.cotangent, 2, count))
     return out
@@ -300,6 +324,8 @@ def _repeated_keys(call: Call, times: int) -> Call:
         out = out.but(lengths=call.lengths * times)
     if call.segments is not None:
         out = out.but(segments=(call.segments[0], call.segments[1].repeat(times)))
+    if call.offsets is not None:
+        out = out.but(offsets=(call.offsets[0], call.offsets[1] * times))
     return out
 
 

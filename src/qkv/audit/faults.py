@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from .readings import (
     _with,
 )
 from .tolerance import Right
+from .where import WHERE
 
 __all__ = ["SENTINELS", "faults"]
 
@@ -127,6 +128,35 @@ def _sentinel(number: float) -> Change:
     return change
 
 
+def _offsets_of_queries(call: Call) -> Call | None:
+    if call.offsets is None or np.array_equal(*call.offsets):
+        return None
+    return call.but(offsets=(call.offsets[0], call.offsets[0]))
+
+
+def _only_prefix(call: Call) -> Call | None:
+    if call.prefix is None:
+        return None
+    keep = np.arange(call.sizes[4])[None, :] < call.prefix
+    return call.but(prefix=None, mask=keep if call.mask is None else keep & call.mask)
+
+
+def _where_as(call: Call, rule: Callable[[Any, Any, Any, Any], Any]) -> Call:
+    B, H, _, L, S, _, _ = call.sizes
+    b, h, i, j = np.ogrid[:B, :H, :L, :S]
+    p = call.but(rows=None).positions()[:, None, :, None] + 0 * i
+    keep = np.broadcast_to(rule(b, h, p, j), (B, H, L, S))
+    return call.but(where=None, mask=keep if call.mask is None else keep & call.mask)
+
+
+def _where_of_head_0(call: Call) -> Call | None:
+    return None if call.where is None else _where_as(call, lambda b, h, p, j: WHERE[call.where or ""](b, 0 * h, p, j))
+
+
+def _where_swapped(call: Call) -> Call | None:
+    return None if call.where is None else _where_as(call, lambda b, h, p, j: WHERE[call.where or ""](b, h, j, p))
+
+
 def _drop(**fields: Any) -> Change:
     def change(call: Call) -> Call | None:
         name = next(iter(fields))
@@ -160,6 +190,13 @@ def faults() -> Iterator[Reading]:
     """Faults to name once no convention explains an answer, the telling ones first."""
     yield ZEROS
     yield ALL_NAN
+    yield _fault("the offsets are ignored", _drop(offsets=None))
+    yield _fault("the offsets of the queries serve the keys", _offsets_of_queries)
+    yield _fault("the prefix is ignored, causal taken", lambda c: c.but(prefix=None, causal=True) if c.prefix else None)
+    yield _fault("nothing but the prefix is read", _only_prefix)
+    yield _fault("where is ignored", _drop(where=None))
+    yield _fault("where is asked about head 0 for every head", _where_of_head_0)
+    yield _fault("where gets key and position swapped", _where_swapped)
     yield _fault("causal reads one key of the future", lambda c: _later(c, 1))
     yield _fault("causal does not read the query's own key", lambda c: _later(c, -1))
     for count in (1, 2, 3, 4, 8, 16, 32, 64, 128):

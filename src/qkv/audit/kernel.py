@@ -43,6 +43,9 @@ _KEYWORDS = {
     "window": "window",
     "lengths": "lengths",
     "segments": "segments",
+    "prefix": "prefix",
+    "where": "where",
+    "offsets": "cu_seqlens_q+cu_seqlens_k",
     "align": "align",
     "alibi": "slopes",
     "scale": "scale",
@@ -92,6 +95,9 @@ class FunctionKernel(Kernel):
             "window": given.window,
             "lengths": given.lengths,
             "segments": given.segments,
+            "prefix": given.prefix,
+            "where": given.where,
+            "offsets": given.offsets,
             "align": given.align,
             "alibi": given.slopes,
             "scale": given.scale,
@@ -105,8 +111,11 @@ class FunctionKernel(Kernel):
         }
         for feature, value in values.items():
             keyword = self.keywords.get(feature, _KEYWORDS.get(feature, ""))
-            if value is not None and keyword:
-                passed[keyword] = value
+            if value is None or not keyword:
+                continue
+            # Two keywords take the two halves of a pair: cu_seqlens_q+cu_seqlens_k.
+            words = keyword.split("+")
+            passed.update(zip(words, value, strict=True) if len(words) > 1 else {keyword: value})
         if "unknown" in given.odd:
             passed["qkv_audit_unknown"] = 1
         out = self.function(given.query, given.key, given.value, **passed)

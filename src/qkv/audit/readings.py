@@ -95,6 +95,9 @@ def _unmasked(call: Call) -> Array:
         window=None,
         lengths=None,
         segments=None,
+        prefix=None,
+        where=None,
+        offsets=None,
         bias=None if call.bias is None else np.where(np.isneginf(call.bias), 0, call.bias),
         wants=frozenset(),
     )

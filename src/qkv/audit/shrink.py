@@ -174,6 +174,8 @@ def _rows(call: Call, rows: list[int]) -> Call:
         picked["cotangent"] = call.cotangent[:, :, rows]
     if call.segments is not None:
         picked["segments"] = (call.segments[0][rows], call.segments[1])
+    if call.offsets is not None:
+        picked["offsets"] = (_counted(call.offsets[0], rows), call.offsets[1])
     return call.but(**picked)
 
 
@@ -192,7 +194,14 @@ def _keys(call: Call, kept: list[int]) -> Call:
         picked["lengths"] = np.array([sum(j < n for j in kept) for n in call.lengths])
     if call.segments is not None:
         picked["segments"] = (call.segments[0], call.segments[1][kept])
+    if call.offsets is not None:
+        picked["offsets"] = (call.offsets[0], _counted(call.offsets[1], kept))
     return call.but(**picked)
+
+
+def _counted(offsets: Any, kept: list[int]) -> Any:
+    """Where packed sequences begin once only these are kept."""
+    return np.array([sum(j < at for j in kept) for at in offsets])
 
 
 def _fewer_keys(call: Call) -> Iterator[Call]:
@@ -221,6 +230,9 @@ def _fewer_arguments(call: Call) -> Iterator[Call]:
         ("window", None),
         ("lengths", None),
         ("segments", None),
+        ("prefix", None),
+        ("where", None),
+        ("offsets", None),
         ("causal", False),
         ("scale", None),
         ("wants", frozenset()),

@@ -53,7 +53,21 @@ def unpack(read: Callable[[int], bytes]) -> tuple[dict[str, Any], dict[str, Any]
 
 
 _CALL_ARRAYS = ("query", "key", "value", "mask", "lengths", "bias", "slopes", "sink", "cotangent")
-_CALL_PLAIN = ("dtype", "key_dtype", "causal", "align", "scale", "softcap", "strides", "repeat", "watch")
+_CALL_PLAIN = (
+    "dtype",
+    "key_dtype",
+    "causal",
+    "align",
+    "scale",
+    "softcap",
+    "strides",
+    "repeat",
+    "watch",
+    "prefix",
+    "where",
+)
+#: Fields that are two arrays, of queries and of keys.
+_CALL_PAIRS = ("segments", "offsets")
 
 
 def call_to(call: Call) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -62,19 +76,22 @@ def call_to(call: Call) -> tuple[dict[str, Any], dict[str, Any]]:
     head["window"] = None if call.window is None else list(call.window)
     head["wants"], head["odd"] = sorted(call.wants), sorted(call.odd)
     arrays = {name: getattr(call, name) for name in _CALL_ARRAYS if getattr(call, name) is not None}
-    if call.segments is not None:
-        arrays["segments_query"], arrays["segments_key"] = call.segments
+    for name in _CALL_PAIRS:
+        if getattr(call, name) is not None:
+            arrays[f"{name}_query"], arrays[f"{name}_key"] = getattr(call, name)
     return head, arrays
 
 
 def call_from(head: dict[str, Any], arrays: dict[str, Any]) -> Call:
     """The inverse of `call_to`; which rows are judged is the parent's business."""
-    ids = (arrays.pop("segments_query"), arrays.pop("segments_key")) if "segments_query" in arrays else None
+    pairs: dict[str, Any] = {
+        name: (arrays.pop(f"{name}_query"), arrays.pop(f"{name}_key"))
+        for name in _CALL_PAIRS
+        if f"{name}_query" in arrays
+    }
     window = None if head["window"] is None else (head["window"][0], head["window"][1])
     plain = {name: head[name] for name in _CALL_PLAIN}
-    return Call(
-        **arrays, **plain, window=window, wants=frozenset(head["wants"]), odd=frozenset(head["odd"]), segments=ids
-    )
+    return Call(**arrays, **plain, **pairs, window=window, wants=frozenset(head["wants"]), odd=frozenset(head["odd"]))
 
 
 def result_to(result: Result) -> bytes:

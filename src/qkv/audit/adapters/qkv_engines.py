@@ -72,6 +72,10 @@ def _mask(given: Given) -> Any:
         terms.append(qkv.keys(given.lengths))
     if given.segments is not None:
         terms.append(qkv.segments(*given.segments))
+    if given.prefix is not None:
+        terms.append(qkv.prefix(given.prefix, align=given.align))
+    if given.where is not None:
+        terms.append(qkv.where(given.where, align=given.align))
     if not terms:
         return None
     whole = terms[0]
@@ -94,7 +98,7 @@ def make(name: str) -> Kernel:
         raise EngineError(f"the native engine is not there: {native.why_not()}; audit qkv-numpy")
     promises = {"contract", "nan isolation", "repeatability"} | ({"bit invariance"} if engine == "native" else set())
     domain = Domain(
-        accepts=frozenset(FEATURES) - {"grad"},
+        accepts=frozenset(FEATURES) - {"grad", "offsets"},
         dtypes=("float32", "float16", "bfloat16", "float64"),
         promises=frozenset(promises),
     )

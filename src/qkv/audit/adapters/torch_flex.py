@@ -55,8 +55,8 @@ def _function(compiled: bool) -> Any:
 
 
 def _mask_mod(given: Given) -> Any:
-    mask, lengths, segments, window = given.mask, given.lengths, given.segments, given.window
-    if mask is None and lengths is None and segments is None and window is None and not given.causal:
+    mask, lengths, segments, window, where = given.mask, given.lengths, given.segments, given.window, given.where
+    if all(rule is None for rule in (mask, lengths, segments, window, where)) and not given.causal:
         return None
     wide = None if mask is None else mask.expand(given.query.shape[0], given.query.shape[1], *mask.shape[-2:])
     if wide is not None:
@@ -76,6 +76,9 @@ def _mask_mod(given: Given) -> Any:
             keep = keep & (j < lengths[b])
         if segments is not None:
             keep = keep & (segments[0][i] == segments[1][j])
+        if where is not None:
+            # Its own index of the query is all it has for a position.
+            keep = keep & where(b, h, i, j)
         return keep
 
     return rule
@@ -114,6 +117,7 @@ def make(name: str) -> Kernel:
             "bias",
             "mask+bias",
             "segments",
+            "where",
             "lengths",
             "gqa",
             "scale",

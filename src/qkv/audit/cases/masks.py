@@ -9,6 +9,7 @@ import numpy as np
 from .. import readings as r
 from ..call import Call
 from ..case import Case, Make, Size
+from ..where import WHERE
 from .draw import ordinary, some_allowed, uniform
 
 __all__ = ["cases"]
@@ -139,6 +140,7 @@ def _rules() -> Iterator[Case]:
         lambda rng, s: _packed(rng, s).but(causal=True),
         about=frozenset({"segments", "causal"}),
     )
+    yield from _functions_and_packs()
     yield Case(
         "B7-bound",
         ("B7", "B5"),
@@ -205,6 +207,69 @@ def _alignment() -> Iterator[Case]:
         about=cross | {"align", "lengths"},
         alternatives=(r.ALIGN_ALL, r.ALIGN_START),
         sizes=(Size(3, 7),),
+    )
+
+
+def _functions_and_packs() -> Iterator[Case]:
+    prefix, where, offsets = (frozenset({n}) for n in ("prefix", "where", "offsets"))
+    yield Case(
+        "B5-prefix",
+        ("B5",),
+        "prefix(2): two keys for everybody, causal after them",
+        "core",
+        lambda rng, s: ordinary(rng, s, prefix=2),
+        about=prefix,
+    )
+    yield Case(
+        "B5-prefix-lengths",
+        ("B5", "B7"),
+        "prefix(4) and keys([3, 5]): the prefix does not reach past a length",
+        "core",
+        lambda rng, s: ordinary(rng, s, prefix=4, lengths=np.array([3, s.S])),
+        about=prefix | {"lengths"},
+    )
+    for name, rule in zip(("heads", "half"), WHERE, strict=True):
+        yield Case(
+            f"B5-where-{name}",
+            ("B5",),
+            f"where: {rule}",
+            "core",
+            lambda rng, s, rule=rule: ordinary(rng, s, where=rule),  # type: ignore[misc]
+            about=where,
+        )
+    yield Case(
+        "B6-where",
+        ("B6",),
+        "a rule of positions, 3 queries and 7 keys, alignment unsaid",
+        "edges",
+        lambda rng, s: ordinary(rng, s, where=next(iter(WHERE))),
+        about=where | {"cross"},
+        refusal=True,
+        alternatives=(r.ALIGN_START, r.ALIGN_END),
+        sizes=(Size(3, 7),),
+    )
+    for name, title, at in (
+        ("packed", "two packed sequences by their offsets", ([0, 2, 5], [0, 2, 5])),
+        ("packed-cross", "two packed sequences, fewer queries than keys", ([0, 1, 3], [0, 3, 7])),
+        ("packed-empty", "three packed sequences, the second has no query", ([0, 2, 2, 3], [0, 3, 5, 7])),
+    ):
+        size = Size(at[0][-1], at[1][-1])
+        yield Case(
+            f"B5-{name}",
+            ("B5",),
+            title,
+            "core",
+            lambda rng, s, at=at: ordinary(rng, s, B=1, offsets=(np.array(at[0]), np.array(at[1]))),  # type: ignore[misc]
+            about=offsets if size.L == size.S else offsets | {"cross"},
+            sizes=(size,),
+        )
+    yield Case(
+        "B5-packed-causal",
+        ("B5", "B6"),
+        "two packed causal sequences by their offsets",
+        "core",
+        lambda rng, s: ordinary(rng, s, B=1, causal=True, offsets=(np.array([0, 2, 5]), np.array([0, 2, 5]))),
+        about=offsets | {"causal"},
     )
 
 
