@@ -167,6 +167,116 @@ test("two tabs lose neither's text", async ({ serve, open }) => {
   assert.equal(await area(two).inputValue(), "from the second tab\n\nfrom the first tab");
 });
 
+test("a reloaded conflict is still one, in notes and in the lab, and a third tab changes nothing", async ({ serve, open }) => {
+  const server = await serve();
+  const one = await open();
+  await enter(one, server.link);
+  const tab = async () => {
+    const page = await one.context().newPage();
+    page.on("pageerror", (error) => one.troubles.push(error.message));
+    await page.goto(new URL(server.link).origin);
+    await ready(page);
+    return page;
+  };
+  const kept = async (kind) => (await one.evaluate(async () => (await fetch("api/notebook")).json()))[kind][0];
+  const note = (page) => page.locator(".margin textarea").first();
+  const two = await tab();
+  await note(one).fill("from one");
+  await one.locator(".margin .state", { hasText: "Saved" }).first().waitFor();
+  await note(two).fill("from two");
+  await two.locator(".conflict").first().waitFor();
+  await two.reload();
+  await ready(two);
+  await two.locator(".conflict", { hasText: "from one" }).first().waitFor();
+  assert.equal(await note(two).inputValue(), "from two");
+  const three = await tab();
+  assert.equal(await note(three).inputValue(), "from one");
+  assert.equal(await three.locator(".conflict").count(), 0);
+  await note(three).fill("from one, seen by three");
+  await three.locator(".margin .state", { hasText: "Saved" }).first().waitFor();
+  await two.reload();
+  await ready(two);
+  await two.locator(".conflict", { hasText: "seen by three" }).first().waitFor();
+  assert.equal((await kept("notes")).text, "from one, seen by three");
+  // A tab that is closed with its conflict open has left a text; it is offered, and not taken by itself.
+  await two.close();
+  await three.reload();
+  await ready(three);
+  const left = three.locator(".conflict", { hasText: "A tab that was closed" });
+  await left.filter({ hasText: "from two" }).first().waitFor();
+  assert.equal((await kept("notes")).text, "from one, seen by three");
+  await to(three, "#/notebook");
+  await left.first().waitFor();
+  await to(three, "#/lesson/attention");
+  await left.first().getByRole("button", { name: "Keep both" }).click();
+  await three.locator(".margin .state", { hasText: "Saved" }).first().waitFor();
+  assert.equal((await kept("notes")).text, "from one, seen by three\n\nfrom two");
+  assert.equal(await left.count(), 0);
+  // The same in the lab's editor.
+  await to(one, "#/lab/attention");
+  await to(three, "#/lab/attention");
+  await type(one, "first = 1\n");
+  await one.locator(".lab-buttons .state", { hasText: "Saved" }).waitFor();
+  await type(three, "third = 3\n");
+  await three.locator(".conflict", { hasText: "first = 1" }).waitFor();
+  await three.reload();
+  await three.locator(".conflict", { hasText: "first = 1" }).waitFor();
+  assert.equal((await kept("drafts")).code, "first = 1\n");
+  await three.getByRole("button", { name: "Keep mine" }).click();
+  await three.locator(".lab-buttons .state", { hasText: "Saved" }).waitFor();
+  assert.equal((await kept("drafts")).code, "third = 3\n");
+});
+
+test("a copy of a tab is a tab of its own", async ({ serve, open }) => {
+  const server = await serve();
+  const page = await open();
+  await enter(page, server.link);
+  const [copy] = await Promise.all([page.waitForEvent("popup"), page.evaluate(() => void open(location.href))]);
+  await ready(copy);
+  const name = (tab) => tab.evaluate(() => sessionStorage.getItem("qkv-tab"));
+  const [mine, its] = [await name(page), await name(copy)];
+  assert.ok(mine && its && mine !== its);
+  await page.reload();
+  await ready(page);
+  assert.equal(await name(page), mine);
+});
+
+test("what was typed in the lab is there when one comes back to it", async ({ serve, open }) => {
+  const server = await serve();
+  const page = await open();
+  await enter(page, server.link, "#/lab/attention");
+  for (const code of ["typed = 'first'\n", "typed = 'second'\n", ""]) {
+    await type(page, code || "typed = 'soon gone'\n");
+    if (!code) await page.keyboard.press("Control+a");
+    if (!code) await page.keyboard.press("Delete");
+    await page.locator(".lab-buttons .state", { hasText: "Saved" }).waitFor();
+    await to(page, "#/lesson/attention");
+    await page.locator("section.section").first().waitFor();
+    await to(page, "#/lab/attention");
+    assert.equal((await page.locator(".cm-line").allTextContents()).join("\n"), code);
+    assert.equal(await page.locator(".conflict").count(), 0);
+  }
+  // An emptied editor stays empty, and the first text is a button away.
+  await page.reload();
+  await ready(page);
+  assert.equal((await page.locator(".cm-line").allTextContents()).join("\n"), "");
+  await page.getByRole("button", { name: "Start over" }).click();
+  await page.locator(".cm-content", { hasText: "def attend" }).waitFor();
+  // A note goes the same way, the notebook among the places where it is seen.
+  await to(page, "#/lesson/attention");
+  await page.locator(".margin textarea").first().fill("a note, just typed");
+  await to(page, "#/notebook");
+  assert.equal(await page.locator(".book-note textarea").first().inputValue(), "a note, just typed");
+  await page.locator(".book-note textarea").first().fill("edited there");
+  await to(page, "#/lesson/attention");
+  await page.waitForFunction(() => document.querySelector(".margin textarea")?.value === "edited there");
+  await page.locator(".margin textarea").first().evaluate((area) => {
+    area.value = `half a pair ${String.fromCharCode(0xd83d)}`;
+    area.dispatchEvent(new Event("input"));
+  });
+  await page.locator(".margin .state", { hasText: "half of a character" }).first().waitFor();
+});
+
 test("a server that goes away costs nothing", async ({ serve, open }) => {
   const server = await serve();
   const page = await open();

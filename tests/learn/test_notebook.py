@@ -53,6 +53,19 @@ def test_everything_is_there_after_closing_the_file(book):
     assert before["schema"] == len(notebook_file.MIGRATIONS)
 
 
+def test_a_notebook_is_known_wherever_it_lies(book, tmp_path):
+    """A page keeps unsaved texts under its name, and must not offer them in another notebook, export and import aside."""
+    name = book.everything()["id"]
+    book.close()
+    moved = book.path.rename(tmp_path / "moved.db")
+    with Notebook(moved) as again, Notebook(tmp_path / "other.db") as other:
+        assert again.everything()["id"] == name
+        assert other.everything()["id"] != name
+        other.take_in(again.document())
+        assert other.everything()["id"] != name
+        assert "id" not in again.document()
+
+
 def test_what_no_file_can_hold_is_replaced_and_not_refused(book):
     book.save_note("attention", "roles", "half \ud800 pair", 0)
     assert book.everything()["notes"][0]["text"] == "half \ufffd pair"

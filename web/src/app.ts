@@ -1,8 +1,11 @@
 // What every view shares: the store, the notebook as last read, the lessons, and one polite voice for short messages.
 
+import { Texts, wellFormed, type Autosave } from "./autosave.ts";
+import { Backups, type Leftover } from "./backups.ts";
 import { h } from "./dom.ts";
 import { openStore, type Store } from "./store.ts";
-import type { Config, Lesson, LessonEntry, Notebook } from "./types.ts";
+import { thisTab } from "./tab.ts";
+import type { Config, Draft, Lesson, LessonEntry, Note, Notebook } from "./types.ts";
 
 export interface App {
   config: Config;
@@ -10,6 +13,14 @@ export interface App {
   lessons: LessonEntry[];
   notebook: Notebook;
   lesson(id: string): Promise<Lesson>;
+  texts: Texts;
+  /** The note of a section, saved as it is typed. */
+  note(lesson: string, section: string): Autosave;
+  /** What the editor of a lab holds, saved as it is typed; `starter` until something was. */
+  draft(lesson: string, starter: string): Autosave;
+  /** What tabs that were closed left unsaved, of one text or of all; what the notebook has is not among it. */
+  leftovers(key?: string): Promise<Leftover[]>;
+  forget(left: Leftover): void;
   /** Reads the notebook again. */
   refresh(): Promise<void>;
   /** Runs something that can fail and says so in words; gives undefined then. */
@@ -41,6 +52,19 @@ export async function start(voice: HTMLElement): Promise<App> {
   const store = openStore(config);
   const [lessons, notebook] = await Promise.all([json("api/lessons.json"), store.read()]);
   const known = new Map<string, Promise<Lesson>>();
+  const backups = new Backups(notebook.id, await thisTab(), unconfirmed());
+  const texts = new Texts(backups);
+  for (const event of ["pagehide", "visibilitychange"]) addEventListener(event, () => texts.flush());
+
+  const noteRow = (lesson: string, section: string) =>
+    app.notebook.notes.find((one) => one.lesson === lesson && one.section === section);
+  const draftRow = (lesson: string) => app.notebook.drafts.find((one) => one.lesson === lesson);
+  /** What the notebook has under a key, as it was last read. */
+  const kept = (key: string): string | undefined => {
+    const [kind, lesson, section] = key.split(/[ /]/);
+    return kind === "note" ? noteRow(lesson, section)?.text : draftRow(lesson)?.code;
+  };
+
   const app: App = {
     config,
     store,
@@ -50,6 +74,29 @@ export async function start(voice: HTMLElement): Promise<App> {
       if (!known.has(id)) known.set(id, json(`api/lessons/${id}.json`));
       return known.get(id)!;
     },
+    texts,
+    note(lesson, section) {
+      const row = noteRow(lesson, section);
+      return texts.of(`note ${lesson}/${section}`, row?.text ?? "", row?.revision ?? 0, async (text, base) => {
+        const saved = await store.saveNote(lesson, section, text, base);
+        update<Note>(app.notebook.notes, noteRow(lesson, section), { lesson, section, text, ...saved });
+        return saved;
+      });
+    },
+    draft(lesson, starter) {
+      const row = draftRow(lesson);
+      return texts.of(`draft ${lesson}`, row?.code ?? starter, row?.revision ?? 0, async (code, base) => {
+        const saved = await store.saveDraft(lesson, code, base);
+        update<Draft>(app.notebook.drafts, draftRow(lesson), { lesson, code, ...saved });
+        return saved;
+      });
+    },
+    async leftovers(key) {
+      const found = await backups.leftovers();
+      for (const left of found) if (wellFormed(left.text) === (kept(left.key) ?? "")) app.forget(left);
+      return found.filter((left) => (!key || left.key === key) && wellFormed(left.text) !== (kept(left.key) ?? ""));
+    },
+    forget: (left) => backups.drop(left.key, left.tab),
     async refresh() {
       app.notebook = await store.read();
     },
@@ -68,6 +115,21 @@ export async function start(voice: HTMLElement): Promise<App> {
     },
   };
   return app;
+}
+
+/** Where unsaved texts are kept; a browser that forbids its store still has the notebook. */
+function unconfirmed(): Storage | undefined {
+  try {
+    return localStorage;
+  } catch {
+    return undefined;
+  }
+}
+
+/** The notebook as this page knows it, after a save was confirmed. */
+function update<Row extends Note | Draft>(rows: Row[], old: Row | undefined, row: Row): void {
+  if (old) Object.assign(old, row);
+  else rows.push(row);
 }
 
 export function day(time: string): string {

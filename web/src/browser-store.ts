@@ -2,12 +2,14 @@
 // two tabs meet in it. Import merges as qkv.learn.notebook_document does: no word of either side is lost.
 
 import { Conflict, type Entry, type Preview, type Saved, type Store } from "./store.ts";
+import { fresh as newId } from "./tab.ts";
 import type { Attempt, Draft, Failure, Note, Notebook } from "./types.ts";
 
 const PLACE = `qkv-notebook ${location.pathname}`;
 
 const EMPTY: Notebook = {
   schema: 1,
+  id: location.pathname,
   notes: [],
   bookmarks: [],
   drafts: [],
@@ -113,15 +115,14 @@ function change<T>(action: (book: Notebook) => T): T {
 }
 
 function next(old: { text: string; revision: number } | undefined, text: string, baseRevision: number): Saved {
-  if (old && old.revision !== baseRevision && old.text !== text) throw new Conflict(old.text, old.revision);
+  if (old?.text && old.revision !== baseRevision && old.text !== text) throw new Conflict(old.text, old.revision);
   return { revision: (old?.revision ?? 0) + 1, updated: now() };
 }
 
 const now = () => new Date().toISOString();
-const newId = () => [...crypto.getRandomValues(new Uint8Array(8))].map((b) => b.toString(16).padStart(2, "0")).join("");
 
 function exported(book: Notebook): any {
-  const { schema: _, ...content } = book;
+  const { schema: _, id: ___, ...content } = book;
   const bare = <T extends Note | Draft>({ revision: __, ...rest }: T) => ({ updated: now(), ...rest });
   return {
     format: "qkv-notebook",

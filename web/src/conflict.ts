@@ -1,21 +1,63 @@
-// Two tabs, two texts: both are shown, and nothing is written until a person has chosen.
+// Two texts where there can be one: both are shown, and nothing is written until a person has chosen.
 
-import { h } from "./dom.ts";
+import { day, type App } from "./app.ts";
+import type { Leftover } from "./backups.ts";
+import { h, put } from "./dom.ts";
 
-export function conflictChoice(mine: () => string, theirs: string, both: string, take: (text: string) => void): HTMLElement {
-  const button = (label: string, text: () => string) =>
-    h("button", { type: "button", class: "quiet", onclick: () => take(text()) }, label);
+interface Sides {
+  mine: () => string;
+  /** What stands between the two where both are kept. */
+  between: string;
+  /** The person's choice. */
+  take: (text: string) => void;
+}
+
+/** Another tab saved a text while this one was typed. */
+export function conflictChoice(theirs: string, { mine, between, take }: Sides): HTMLElement {
+  return choice("Another tab saved a different text. Nothing is lost: choose.", theirs, [
+    ["Keep both", () => take(both(mine(), between, theirs))],
+    ["Keep mine", () => take(mine())],
+    ["Take the other", () => take(theirs)],
+  ]);
+}
+
+/** Offers, in `place`, what tabs that were closed left unsaved of one text. */
+export async function offerLeftovers(app: App, key: string, place: HTMLElement, { mine, between, take }: Sides): Promise<void> {
+  const again = () => offerLeftovers(app, key, place, { mine, between, take });
+  const [left] = await app.leftovers(key);
+  const chosen = (text: string | null) => () => {
+    // First written down for this tab, then forgotten for the other.
+    if (text !== null) take(text);
+    app.forget(left);
+    void again();
+  };
+  if (!left) put(place);
+  else {
+    put(
+      place,
+      choice(leftoverSentence(left), left.text, [
+        ["Keep both", () => chosen(both(mine(), between, left.text))()],
+        ["Take it instead", chosen(left.text)],
+        ["Throw it away", chosen(null)],
+      ]),
+    );
+  }
+}
+
+export function leftoverSentence(left: Leftover): string {
+  return `A tab that was closed had not saved this text${left.time ? ` of ${day(left.time)}` : ""}.`;
+}
+
+function both(mine: string, between: string, theirs: string): string {
+  return mine ? `${mine}\n\n${between}${theirs}` : theirs;
+}
+
+function choice(sentence: string, other: string, ways: [string, () => void][]): HTMLElement {
   return h(
     "div",
     { class: "conflict" },
-    h("p", { class: "state bad" }, "Another tab saved a different text. Nothing is lost: choose."),
-    h("pre", { class: "other-text", tabindex: "0", "aria-label": "The other text" }, theirs || "(empty)"),
-    h(
-      "div",
-      { class: "buttons" },
-      button("Keep both", () => `${mine()}\n\n${both}${theirs}`),
-      button("Keep mine", mine),
-      button("Take the other", () => theirs),
-    ),
+    h("p", { class: "state bad" }, sentence),
+    h("pre", { class: "other-text", tabindex: "0", "aria-label": "The other text" }, other || "(empty)"),
+    h("div", { class: "buttons" }, ...ways.map(([label, way]) => h("button", { type: "button", class: "quiet", onclick: way }, label))),
   );
 }

@@ -10,6 +10,7 @@ const voice = document.querySelector<HTMLElement>("#voice")!;
 const menu = document.querySelector<HTMLElement>("#menu")!;
 let view: View | undefined;
 let address = "";
+let turns = 0;
 
 async function show(app: App): Promise<void> {
   const [, room = "", lesson = "", section = ""] = location.hash.replace(/^#/, "").split("/");
@@ -17,11 +18,18 @@ async function show(app: App): Promise<void> {
   if (here !== address || !view) {
     view?.left?.();
     view = undefined;
+    const turn = ++turns;
+    let next: View;
     try {
-      view = await open(app, room, lesson);
+      // What was typed last is in the notebook before another view shows it.
+      await app.texts.settled();
+      next = await open(app, room, lesson);
     } catch (error) {
-      view = failed(`This page cannot be shown: ${(error as Error).message}`);
+      next = failed(`This page cannot be shown: ${(error as Error).message}`);
     }
+    // Another address was asked for while this one was being opened.
+    if (turn !== turns) return next.left?.();
+    view = next;
     const first = address === "";
     address = here;
     put(main, view.element);

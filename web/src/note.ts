@@ -1,37 +1,25 @@
 // A note: a text area that grows, its state in words, and both texts where two tabs disagree.
 
-import { Autosave, type Status } from "./autosave.ts";
-import { conflictChoice } from "./conflict.ts";
+import type { App } from "./app.ts";
+import type { Status } from "./autosave.ts";
+import { conflictChoice, offerLeftovers } from "./conflict.ts";
 import { h, put, unique } from "./dom.ts";
-import type { Store } from "./store.ts";
-import type { Note } from "./types.ts";
 
 export interface NoteField {
   element: HTMLElement;
+  text(): string;
   offer(text: string, revision: number): void;
   close(): void;
 }
 
-export function noteField(
-  store: Store,
-  lesson: string,
-  section: string,
-  note: Note | undefined,
-  label: Node,
-  saved: (text: string) => void = () => undefined,
-): NoteField {
+export function noteField(app: App, lesson: string, section: string, label: Node): NoteField {
   const id = unique("note");
+  const autosave = app.note(lesson, section);
   const state = h("p", { class: "state", role: "status" });
   const choice = h("div", {});
+  const left = h("div", {});
   const area = h("textarea", { id, rows: 3, spellcheck: "true" });
-  area.value = note?.text ?? "";
-  const autosave = new Autosave(
-    `note ${lesson}/${section}`,
-    area.value,
-    note?.revision ?? 0,
-    (text, revision) => store.saveNote(lesson, section, text, revision),
-    show,
-  );
+  area.value = autosave.text;
   area.addEventListener("input", () => {
     grow();
     autosave.typed(area.value);
@@ -43,44 +31,57 @@ export function noteField(
   const set = (text: string) => {
     area.value = text;
     grow();
+    area.focus();
   };
-  const left = autosave.unsaved();
-  if (left !== null && left !== area.value) {
-    set(left);
-    autosave.typed(left);
-  }
+  const mine = () => area.value;
 
   function show(status: Status): void {
-    state.classList.toggle("bad", status.kind === "trouble");
-    if (status.kind !== "conflict") put(choice);
-    if (status.kind === "clean") state.textContent = "";
-    else if (status.kind === "typing") state.textContent = "Saving…";
-    else if (status.kind === "saved") {
-      state.textContent = area.value.trim() ? `Saved ${status.at.toTimeString().slice(0, 5)}` : "";
-      saved(area.value);
-    } else if (status.kind === "trouble") state.textContent = `Not saved: ${status.message}`;
-    else if (status.kind === "conflict") {
-      state.textContent = "";
-      const { theirs, revision } = status;
-      put(
-        choice,
-        conflictChoice(() => area.value, theirs, "", (text) => {
-          set(text);
-          autosave.settle(text, revision);
-          put(choice);
-          area.focus();
-        }),
-      );
-    }
+    stateWords(state, status, !area.value.trim());
+    if (status.kind !== "conflict") return put(choice);
+    const take = (text: string) => {
+      set(text);
+      autosave.settle(text);
+    };
+    put(choice, conflictChoice(status.theirs, { mine, between: "", take }));
   }
+  autosave.watch(show);
+  const take = (text: string) => {
+    set(text);
+    autosave.typed(text);
+  };
+  void offerLeftovers(app, autosave.key, left, { mine, between: "", take });
 
-  const element = h("div", { class: "note" }, h("label", { for: id }, label), area, state, choice);
+  const element = h("div", { class: "note" }, h("label", { for: id }, label), area, state, choice, left);
   requestAnimationFrame(grow);
   return {
     element,
+    text: mine,
     offer: (text, revision) => {
-      if (autosave.offer(text, revision)) set(text);
+      if (autosave.offer(text, revision)) {
+        area.value = text;
+        grow();
+      }
     },
-    close: () => autosave.close(),
+    close: () => autosave.flush(),
   };
+}
+
+/** How a text stands, in words; `nothing` if there is none, which needs no word that it is saved. */
+export function stateWords(place: HTMLElement, status: Status, nothing = false): void {
+  place.classList.toggle("bad", status.kind === "trouble" || (status.kind === "saved" && status.mended));
+  place.textContent = words(status, nothing);
+}
+
+function words(status: Status, nothing: boolean): string {
+  switch (status.kind) {
+    case "typing":
+      return "Saving…";
+    case "trouble":
+      return `Not saved: ${status.message}`;
+    case "saved":
+      if (status.mended) return "Saved, but half of a character in it, which no file can hold, is kept as \ufffd.";
+      return nothing ? "" : `Saved ${status.at.toTimeString().slice(0, 5)}`;
+    default:
+      return "";
+  }
 }

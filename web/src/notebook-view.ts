@@ -1,6 +1,7 @@
 // My notebook: everything that was written, bookmarked, tried and passed, to search, edit, take away and bring back.
 
 import { day, type App, type View } from "./app.ts";
+import { leftoverSentence } from "./conflict.ts";
 import { download, h, later, put, unique } from "./dom.ts";
 import { completedFact, completedToggle, labFact } from "./facts.ts";
 import { keptCase } from "./lab/failure.ts";
@@ -18,6 +19,7 @@ export function notebookView(app: App): View {
   const count = h("p", { class: "state", role: "status" });
   const searchId = unique("search");
   const search = h("input", { type: "search", id: searchId, oninput: () => filter() });
+  const leftovers = h("div", {});
   let entries: Found[] = [];
   let notes: NoteField[] = [];
 
@@ -32,7 +34,38 @@ export function notebookView(app: App): View {
       .filter((id) => !known.has(id))
       .map((id) => ({ id, title: id, sections: [] }));
     put(body, ...[...app.lessons, ...strangers].map(lessonPart));
+    void showLeftovers();
     filter.flush();
+  }
+
+  /** What closed tabs left unsaved; also of a section or lesson that is no more, and so has no other place. */
+  async function showLeftovers(): Promise<void> {
+    const left = await app.leftovers();
+    const address = (key: string) => {
+      const [kind, lesson, section] = key.split(/[ /]/);
+      return kind === "note" ? `#/lesson/${lesson}/${section}` : `#/lab/${lesson}`;
+    };
+    put(
+      leftovers,
+      ...left.map((one) =>
+        h(
+          "div",
+          { class: "conflict" },
+          h("p", { class: "state bad" }, leftoverSentence(one)),
+          h("pre", { class: "other-text", tabindex: "0", "aria-label": "The unsaved text" }, one.text || "(empty)"),
+          h(
+            "div",
+            { class: "buttons" },
+            h("a", { class: "quiet", href: address(one.key) }, "Go where it belongs"),
+            h(
+              "button",
+              { type: "button", class: "quiet", onclick: () => (app.forget(one), void showLeftovers()) },
+              "Throw it away",
+            ),
+          ),
+        ),
+      ),
+    );
   }
 
   function lessonPart(lesson: LessonEntry): HTMLElement {
@@ -68,9 +101,9 @@ export function notebookView(app: App): View {
         written.map((note) => {
           const link = h("a", { href: `#/lesson/${lesson.id}/${note.section}` }, title(note.section));
           const name = h("span", {}, `Note on ${title(note.section)}`, h("span", { class: "hint" }, `, ${day(note.updated)}`));
-          const field = noteField(app.store, lesson.id, note.section, note, name, (text) => (note.text = text));
+          const field = noteField(app, lesson.id, note.section, name);
           notes.push(field);
-          return entry(h("li", { class: "book-note" }, h("p", { class: "hint" }, link), field.element), () => `${title(note.section)} ${note.text}`);
+          return entry(h("li", { class: "book-note" }, h("p", { class: "hint" }, link), field.element), () => `${title(note.section)} ${field.text()}`);
         }),
         "No note yet. There is a place for one beside each section.",
       ),
@@ -138,7 +171,7 @@ export function notebookView(app: App): View {
 
   const save = (format: "json" | "markdown") => () =>
     app.trying(async () => {
-      for (const note of notes) note.close();
+      await app.texts.settled();
       const text = await app.store.exportText(format);
       if (format === "json") download("qkv-notebook.json", "application/json", text);
       else download("qkv-notebook.md", "text/markdown", text);
@@ -201,6 +234,7 @@ export function notebookView(app: App): View {
     ),
     count,
     preview,
+    leftovers,
     body,
   );
   file.tabIndex = -1;

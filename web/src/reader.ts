@@ -148,11 +148,10 @@ function sectionView(
   for (const math of body.querySelectorAll("figure.formula")) math.setAttribute("tabindex", "0");
   for (const code of body.querySelectorAll("pre")) code.setAttribute("tabindex", "0");
 
-  const note = app.notebook.notes.find((one) => one.lesson === lesson.id && one.section === section.id);
   const label = section.prompt ? html("span", "prompt", section.prompt) : h("span", { class: "prompt" }, "Your note");
   // A paragraph cannot stand inside of a label.
   for (const paragraph of label.querySelectorAll("p")) paragraph.replaceWith(...paragraph.childNodes);
-  const field = noteField(app.store, lesson.id, section.id, note, label);
+  const field = noteField(app, lesson.id, section.id, label);
   notes.set(section.id, field);
   const titleId = unique("title");
   const aside = h(

@@ -93,6 +93,8 @@ export interface Failure {
 
 export interface Notebook {
   schema: number;
+  /** Of this one file, whatever it is called and wherever it lies. */
+  id: string;
   notes: Note[];
   bookmarks: Bookmark[];
   drafts: Draft[];

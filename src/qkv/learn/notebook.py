@@ -83,14 +83,15 @@ class Notebook:
     # Reading ----------------------------------------------------------------------------------------------------------
 
     def everything(self) -> dict[str, Any]:
-        """All there is, with revisions: what a page shows."""
+        """All there is, with revisions, and the `id` of this file: what a page shows."""
         with self._transaction("DEFERRED") as c:
-            return {"schema": len(MIGRATIONS), **_rows(c)}
+            (identity,) = c.execute("SELECT id FROM identity").fetchone()
+            return {"schema": len(MIGRATIONS), "id": identity, **_rows(c)}
 
     def document(self) -> Document:
         """All there is, as it is exported: without revisions, which are facts of this one file."""
         content = self.everything()
-        del content["schema"]
+        del content["schema"], content["id"]
         for row in (*content["notes"], *content["drafts"]):
             del row["revision"]
         # An emptied note is kept for its revision only.

@@ -53,6 +53,11 @@ MIGRATIONS = (
         id TEXT NOT NULL PRIMARY KEY, lesson TEXT NOT NULL, form TEXT NOT NULL, text TEXT NOT NULL,
         note TEXT NOT NULL, verdict TEXT NOT NULL, time TEXT NOT NULL);
     """,
+    # Which notebook this is, whatever it is called and wherever it lies: a page keeps unsaved texts under this name.
+    """
+    CREATE TABLE identity (id TEXT NOT NULL);
+    INSERT INTO identity VALUES (lower(hex(randomblob(8))));
+    """,
 )
 
 

@@ -1,11 +1,12 @@
 // The lab: write attend, run it, have it graded, and see why it fails.
 
 import type { App, View } from "../app.ts";
-import { json } from "../app.ts";
-import { Autosave, type Status } from "../autosave.ts";
-import { conflictChoice } from "../conflict.ts";
+import { day, json } from "../app.ts";
+import type { Status } from "../autosave.ts";
+import { conflictChoice, offerLeftovers } from "../conflict.ts";
 import { download, h, put } from "../dom.ts";
 import { labFact } from "../facts.ts";
+import { stateWords } from "../note.ts";
 import type { Lesson } from "../types.ts";
 import { editor as makeEditor } from "./editor.ts";
 import { failureForm } from "./failure.ts";
@@ -19,14 +20,16 @@ export function labView(app: App, lesson: Lesson): View {
   const lab = lesson.lab;
   if (!lab) return { title: "Lab", element: h("div", { class: "page" }, h("h1", { tabindex: "-1" }, "This lesson has no lab")) };
   const python = pythonOf(app);
-  const draft = app.notebook.drafts.find((one) => one.lesson === lesson.id);
-  let report: any = null;
+  const autosave = app.draft(lesson.id, lab.starter);
+  /** The last report, and the text it is about. */
+  let graded: { code: string; report: any } | undefined;
   let solutionShown = app.notebook.attempts.some((attempt) => attempt.lesson === lesson.id && attempt.solution_shown);
 
   // What the learner sees of the work ---------------------------------------------------------------------------------
 
   const saved = h("p", { class: "state", role: "status" });
   const choice = h("div", {});
+  const left = h("div", {});
   const leaveHint = h("p", { class: "hint editor-hint" });
   const meter = h("progress", { max: 1, value: 0, "aria-label": "Loading Python" });
   const state = h("p", { class: "state work-state", role: "status" });
@@ -36,14 +39,7 @@ export function labView(app: App, lesson: Lesson): View {
   const afterwards = h("div", {});
   meter.hidden = true;
 
-  const autosave = new Autosave(
-    `draft ${lesson.id}`,
-    draft?.code ?? "",
-    draft?.revision ?? 0,
-    (text, revision) => app.store.saveDraft(lesson.id, text, revision),
-    showSaved,
-  );
-  const editor = makeEditor(draft?.code || lab.starter, "Your attend, Python code", "Escape, then Tab, leaves the editor", {
+  const editor = makeEditor(autosave.text, "Your attend, Python code", "Escape, then Tab, leaves the editor", {
     changed: (text) => autosave.typed(text),
     focused: () => void prepare(),
     run: () => void run(),
@@ -55,30 +51,22 @@ export function labView(app: App, lesson: Lesson): View {
     },
   });
   leaveHint.textContent = "Tab indents. Esc, then Tab, leaves the editor. Ctrl+Enter grades, Shift+Enter runs.";
-  const unsaved = autosave.unsaved();
-  if (unsaved !== null && unsaved !== editor.text()) editor.set(unsaved);
-
+  const sides = { mine: editor.text, between: "# --- the other tab's text ---\n" };
+  /** Takes a chosen text over; the editor tells of a change by itself. */
+  const take = (text: string) => {
+    if (text !== editor.text()) editor.set(text);
+  };
   function showSaved(status: Status): void {
-    saved.classList.toggle("bad", status.kind === "trouble");
-    if (status.kind !== "conflict") put(choice);
-    if (status.kind === "clean") saved.textContent = "";
-    else if (status.kind === "typing") saved.textContent = "Saving…";
-    else if (status.kind === "saved") saved.textContent = `Saved ${status.at.toTimeString().slice(0, 5)}`;
-    else if (status.kind === "trouble") saved.textContent = `Not saved: ${status.message}`;
-    else if (status.kind === "conflict") {
-      saved.textContent = "";
-      const { theirs, revision } = status;
-      const commented = "# --- the other tab's text ---\n";
-      put(
-        choice,
-        conflictChoice(editor.text, theirs, commented, (text) => {
-          autosave.settle(text, revision);
-          if (text !== editor.text()) editor.set(text);
-          put(choice);
-        }),
-      );
-    }
+    stateWords(saved, status);
+    if (status.kind !== "conflict") return put(choice);
+    const settle = (text: string) => {
+      take(text);
+      autosave.settle(text);
+    };
+    put(choice, conflictChoice(status.theirs, { ...sides, take: settle }));
   }
+  autosave.watch(showSaved);
+  void offerLeftovers(app, autosave.key, left, { ...sides, take });
 
   // Python --------------------------------------------------------------------------------------------------------------
 
@@ -156,6 +144,7 @@ export function labView(app: App, lesson: Lesson): View {
       const source = editor.text();
       const extra = ownCases(app, lesson.id);
       const done: Record<string, any> = {};
+      let report: any;
       let current: CaseNews | undefined;
       const ended = await python.task(
         { type: "grade", source, extra, skip: {} },
@@ -189,6 +178,7 @@ export function labView(app: App, lesson: Lesson): View {
         ended.kind === "stopped" ? h("p", { class: "banner bad" }, stopSentence(ended, true)) : null,
         reportView(report, lab, editor),
       );
+      graded = { code: source, report };
       // On a phone, and on a low screen, the result stands where nobody looks.
       const { top } = result.getBoundingClientRect();
       if (top < 60 || top > innerHeight - 160) result.scrollIntoView();
@@ -212,6 +202,36 @@ export function labView(app: App, lesson: Lesson): View {
     const source = "def attend(*given): return None";
     const again = await python.task({ type: "grade", source, extra, skip }, { trusted: true });
     return again.kind === "done" ? again.result : null;
+  }
+
+  /** Before anything is graded in this visit: what was graded last. */
+  function showLast(): void {
+    const [last] = app.notebook.attempts.filter((one) => one.lesson === lesson.id && one.report).slice(-1);
+    if (!last) {
+      const passed = lesson.id in app.notebook.lab_passed;
+      put(
+        result,
+        h(
+          "div",
+          { class: "empty-result" },
+          h(
+            "p",
+            {},
+            passed ? "The lab is passed, and the notebook has no report of it. " : "Nothing graded yet. ",
+            "Grade runs your function on normal cases first, then on every clause of the contract.",
+          ),
+          h("p", { class: "hint" }, "A failure shows the smallest input that breaks it, both answers, the clause, and a likely cause."),
+        ),
+      );
+      return;
+    }
+    const same = last.code === editor.text();
+    put(
+      result,
+      h("p", { class: "hint" }, `Graded ${day(last.time)}${same ? "" : ", another text than the one in the editor"}.`),
+      reportView(last.report, lab!, same ? editor : null),
+    );
+    graded = { code: last.code, report: last.report };
   }
 
   // What follows ---------------------------------------------------------------------------------------------------------
@@ -279,12 +299,17 @@ export function labView(app: App, lesson: Lesson): View {
     });
   }
 
+  /** The text, with a report only if it is of this very text. */
+  const submitted = () => {
+    const code = editor.text();
+    return { code, report: graded?.code === code ? graded.report : null };
+  };
   const submit = h("button", { type: "button", class: "quiet" }, "Download submission");
   submit.addEventListener("click", () =>
     download(
       `${lesson.id}-submission.json`,
       "application/json",
-      JSON.stringify({ schema: "qkv-lab-submission/1", lesson: lesson.id, code: editor.text(), report }, null, 1),
+      JSON.stringify({ schema: "qkv-lab-submission/1", lesson: lesson.id, ...submitted() }, null, 1),
     ),
   );
   const over = h("button", { type: "button", class: "quiet" }, "Start over");
@@ -321,6 +346,7 @@ export function labView(app: App, lesson: Lesson): View {
         meter,
         state,
         choice,
+        left,
         output,
       ),
       h(
@@ -341,15 +367,7 @@ export function labView(app: App, lesson: Lesson): View {
     afterwards,
     failureForm(app, lesson, editor.text),
   );
-  put(
-    result,
-    h(
-      "div",
-      { class: "empty-result" },
-      h("p", {}, "Nothing graded yet. Grade runs your function on normal cases first, then on every clause of the contract."),
-      h("p", { class: "hint" }, "A failure shows the smallest input that breaks it, both answers, the clause, and a likely cause."),
-    ),
-  );
+  showLast();
   showFacts();
   return {
     title: "Lab",
@@ -360,7 +378,7 @@ export function labView(app: App, lesson: Lesson): View {
       showFacts();
     },
     left: () => {
-      autosave.close();
+      autosave.flush();
       python.cancel();
     },
   };
