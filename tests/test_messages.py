@@ -36,6 +36,7 @@ from qkv import (
     window,
 )
 from qkv.engines import native
+from qkv.gradient import attention_gradient
 from support.libraries import library
 from support.tiny import zeros
 
@@ -137,6 +138,14 @@ def fake_tensor(torch: Any) -> Any:
 
     with FakeTensorMode():
         return torch.zeros(2, 4)
+
+
+def while_compiling() -> Any:
+    import torch
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.compiler, "is_compiling", lambda: True)
+        return attend(*[torch.zeros(2, 4)] * 3)
 
 
 def a_dual_tensor() -> Any:
@@ -300,11 +309,32 @@ CASES = [
         "requires-grad",
         qkv.UnsupportedError,
         (
-            "query requires grad, and this engine would drop its gradient; pass query.detach(), or call "
-            "inside torch.no_grad(), if you need none"
+            "query requires grad, and its gradient would be dropped here; call qkv.torch.attend, which has one, or "
+            "pass query.detach(), or call inside torch.no_grad(), if you need none"
         ),
         torch_call(lambda torch: torch.zeros(2, 4, requires_grad=True)),
         needs="torch",
+    ),
+    Case(
+        "traced",
+        qkv.UnsupportedError,
+        "query is being traced by torch's compiler, which has no numbers yet; call qkv.torch.attend, and build masks that hold "
+        "arrays outside and pass them in",
+        while_compiling,
+        needs="torch",
+    ),
+    Case(
+        "gradient-of-another-output",
+        qkv.ShapeError,
+        "doutput must have the output's shape and dtype, (1, 2, 4) and float32 when heads stand before length, but has (1, 3, 4) "
+        "and float32; pass what belongs to the output",
+        lambda: attention_gradient(*[zeros(2, 4)] * 4, zeros(2), zeros(3, 4)),
+    ),
+    Case(
+        "gradient-of-another-lse",
+        qkv.ShapeError,
+        "lse must have the log-sum-exp's shape, (1, 2), but has (3,); pass what belongs to the log-sum-exp",
+        lambda: attention_gradient(*[zeros(2, 4)] * 4, zeros(3), zeros(2, 4)),
     ),
     Case(
         "tangent",

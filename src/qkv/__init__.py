@@ -9,9 +9,12 @@
 The contract is docs/contract.md; `attend` and `attention` are the front door.
 """
 
+import importlib
+
 from .alibi import Alibi, alibi
 from .attention import Attention, Contributions, Influence, attend, attention
 from .cache import Cache
+from .engines.threads import threads
 from .defaults import strict
 from .errors import (
     AlignmentError,
@@ -77,3 +80,10 @@ __all__ = [
     "where",
     "window",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """`qkv.torch`, the bridge that needs an optional package, loaded when it is asked for."""
+    if name == "torch":
+        return importlib.import_module("qkv.torch")
+    raise AttributeError(f"module 'qkv' has no attribute {name!r}")

@@ -108,7 +108,7 @@ def canonical(
 
     batch, heads, queries, keys = q.shape[:-3], int(q.shape[-3]), int(q.shape[-2]), int(k.shape[-2])
     start, total = _part_of(first_key, total_keys, keys)
-    expression = _mask(mask)
+    expression = read_mask(mask)
     array, slopes, rules = _bias(bias, heads, dtype)
     if expression is not None:
         rules = [(repr(leaf), leaf.align) for leaf in expression.leaves() if leaf.positional] + rules
@@ -275,7 +275,8 @@ def _whole(name: str, value: Any) -> int:
 # Masks and biases. -------------------------------------------------------------------------------------------------
 
 
-def _mask(mask: Any) -> Mask | None:
+def read_mask(mask: Any) -> Mask | None:
+    """A `mask=` argument as an expression, checked as far as that goes without sizes."""
     if mask is None or isinstance(mask, Mask):
         return mask
     if isinstance(mask, Alibi):
