@@ -13,13 +13,17 @@ class Leak:
     """One dependence that may not be.
 
     Attributes:
-        kind: "future", "left padding", "right padding" or "batch".
-        position: the first position whose output depends on what it may not. source: an input position it depends on.
+        kind: "future", "left padding", "right padding", "batch", "packing" or "cache".
+        position: the first position whose output depends on what it may not. source: an input position it depends on;
+            for a cache, where the part that holds the position begins.
         sequence: index in the batch of the output. source_sequence: of the input.
-        before, after: one number of that output, with the example and with other input at `source`.
+        before, after: one number of that output, with the example and with other input at `source`; for a cache, read
+            at once and in parts.
         module: the innermost torch module whose inputs had not changed and whose output had; "" where none is known.
         layer: the number in its name, None where it has none. features: (first, last) that changed of `tensor`.
         tensor: the first tensor in which the change is seen, such as "the input of layers.17.attention.out".
+        head: whose features they are, where the module is an attention of transformers and they are one head's.
+        way: how a cache was used. bound: how far apart rounding may bring the two.
     """
 
     kind: str
@@ -32,6 +36,9 @@ class Leak:
     module: str = ""
     tensor: str = ""
     features: tuple[int, int] | None = None
+    head: int | None = None
+    way: str = ""
+    bound: float = 0.0
 
     @property
     def layer(self) -> int | None:
@@ -40,17 +47,26 @@ class Leak:
 
     def __str__(self) -> str:
         where = f" of sequence {self.sequence}" if self.kind == "batch" else ""
-        whose = f" of sequence {self.source_sequence}" if self.kind == "batch" else ""
-        said = (
-            f"{self.kind}: the output at position {self.position}{where} depends on the input at position "
-            f"{self.source}{whose}: {self.before:.9g} becomes {self.after:.9g}"
-        )
+        whose = {"batch": f" of sequence {self.source_sequence}", "packing": ", which is of another document"}
+        numbers = f"{self.before:.9g} becomes {self.after:.9g}"
+        if self.kind == "cache":
+            said = (
+                f"cache: the output at position {self.position} is another where the text is read {self.way}: "
+                f"{numbers}, and rounding gives {self.bound:.2g} at most"
+            )
+        else:
+            said = (
+                f"{self.kind}: the output at position {self.position}{where} depends on the input at position "
+                f"{self.source}{whose.get(self.kind, '')}: {numbers}"
+            )
         if self.module:
             said += f"; it enters in {self.module}"
         if self.tensor:
             said += f", first seen in {self.tensor}"
             if self.features is not None:
                 said += f", features {self.features[0]}…{self.features[1]}"
+            if self.head is not None:
+                said += f" (head {self.head})"
         return said
 
 

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .search import Spot
 from .subject import Subject
 
-__all__ = ["Entry", "enters", "is_module"]
+__all__ = ["Entry", "Hooks", "enters", "head_of", "is_module"]
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """Where a leak enters; fields as in `Leak`."""
 
     module: str = ""
     tensor: str = ""
     features: tuple[int, int] | None = None
+    head: int | None = None
 
 
 def is_module(model: Any) -> bool:
@@ -34,15 +33,26 @@ def is_module(model: Any) -> bool:
 def enters(subject: Subject, spot: Spot) -> Entry:
     """Run the example and then the input of the spot, and compare what passes between the modules."""
     recorded: list[tuple[str, str, list[Any]]] = []
-    with _Hooks(subject.model, lambda *event: recorded.append(event)):
+    with Hooks(subject.model, lambda *event: recorded.append(event)):
         subject.answer()
     compared = _Comparison(recorded, spot.kept)
-    with _Hooks(subject.model, compared.event):
+    with Hooks(subject.model, compared.event):
         subject.answer(spot.varied)
-    return Entry(compared.module, compared.tensor, compared.features)
+    owner = dict(subject.model.named_modules()).get(compared.module)
+    head = head_of(owner, compared.module, compared.tensor, compared.features)
+    return Entry(compared.module, compared.tensor, compared.features, head)
 
 
-class _Hooks:
+def head_of(owner: Any, module: str, tensor: str, features: tuple[int, int] | None) -> int | None:
+    """The head that some features are of: of what an attention module, which tells its `head_dim`, mixes again."""
+    width = getattr(owner, "head_dim", None)
+    if not isinstance(width, int) or features is None or not tensor.startswith(f"the input of {module}."):
+        return None
+    first, last = (feature // width for feature in features)
+    return first if first == last else None
+
+
+class Hooks:
     """Hooks on all modules for a while: `told(name, "input" or "output", tensors)` in the order of the run."""
 
     def __init__(self, model: Any, told: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ from .values import Array, back, is_array, is_torch, numpy_of, output_of
 __all__ = ["Subject"]
 
 Chosen = npt.NDArray[np.bool_]
+T = TypeVar("T")
 
 
 class Subject:
@@ -33,7 +34,8 @@ class Subject:
         output: Callable[[Any], Any] | None,
         batched: bool,
     ) -> None:
-        self.model, self.output, self.batched, self.runs = model, output or output_of, batched, 0
+        self.model: Any = model
+        self.output, self.batched, self.runs = output or output_of, batched, 0
         self.words: dict[str | int, Any]
         if isinstance(example, Mapping):
             self.words = dict(example)
@@ -90,7 +92,7 @@ class Subject:
         words[self.vary] = back((self.varied if varied is None else varied).copy(), given)
         place = [words[n] for n in sorted(n for n in words if isinstance(n, int))]
         named = {n: x for n, x in words.items() if isinstance(n, str)}
-        found = self.output(self._call(given, place, named))
+        found = self.output(self.quietly(lambda: self.model(*place, **named)))
         out = numpy_of(found)
         out = out if self.batched else out[None]
         if out.ndim < 2 or out.shape[:2] != self.lead:
@@ -99,10 +101,11 @@ class Subject:
             )
         return out.reshape(*self.lead, -1)
 
-    def _call(self, given: Any, place: list[Any], named: dict[str, Any]) -> Any:
-        if not is_torch(given):
-            return self.model(*place, **named)
+    def quietly(self, call: Callable[[], T]) -> T:
+        """A call without gradients, where torch is used."""
+        if not is_torch(self.words[self.vary]):
+            return call()
         import torch
 
         with torch.no_grad():
-            return self.model(*place, **named)
+            return call()
