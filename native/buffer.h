@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "dlpack.h"
 #include "qkv.h"
 
 namespace nb = nanobind;
@@ -29,8 +30,30 @@ class Buffer {
     if (PyObject_GetBuffer(object.ptr(), &view_, writable ? PyBUF_RECORDS : PyBUF_RECORDS_RO) != 0) throw nb::python_error();
     held_ = true;
   }
+  // A tensor, by the C functions of its library (DLPack 1.3); it must outlive the view. Empty if they cannot give one.
+  Buffer(nb::handle object, const char *name, const dlpack::Exchange &exchange) : name_(name) {
+    dlpack::Tensor t = {};
+    if (exchange.tensor_from(object.ptr(), &t) != 0) {
+      PyErr_Clear();
+      return;
+    }
+    int64_t count = 1;
+    for (int axis = 0; axis < t.ndim; ++axis) count *= t.shape[axis];
+    const char *format = t.lanes == 1 ? dlpack::format(t.code, t.bits) : nullptr;
+    if (t.device_type != dlpack::kCpu || t.ndim > dlpack::kMostAxes || !format || (!t.data && count)) return;
+    view_.buf = static_cast<char *>(t.data) + t.byte_offset;
+    view_.ndim = t.ndim, view_.itemsize = t.bits / 8, view_.format = const_cast<char *>(format);
+    view_.shape = own_, view_.strides = own_ + dlpack::kMostAxes;
+    Py_ssize_t step = view_.itemsize;
+    for (int axis = t.ndim - 1; axis >= 0; --axis) {
+      own_[axis] = t.shape[axis];
+      own_[dlpack::kMostAxes + axis] = t.strides ? t.strides[axis] * view_.itemsize : step;
+      step *= t.shape[axis];
+    }
+    held_ = true;
+  }
   ~Buffer() {
-    if (held_) PyBuffer_Release(&view_);
+    if (held_ && view_.obj) PyBuffer_Release(&view_);
   }
   Buffer(const Buffer &) = delete;
   Buffer &operator=(const Buffer &) = delete;
@@ -73,6 +96,7 @@ class Buffer {
  private:
   const char *name_;
   Py_buffer view_ = {};
+  Py_ssize_t own_[2 * dlpack::kMostAxes];
   bool held_ = false;
 };
 

@@ -95,11 +95,28 @@ class Recipe {
 
   // Attention into `output`, C-contiguous in the axes of the query. Answers 0, or what some rows met: 1 no allowed key,
   // 2, 4 and 8 as in qkv_status; or -1 without having done anything, if QKV_ENGINE asks for another engine.
-  int run(nb::handle query_, nb::handle key_, nb::handle value_, nb::handle output_, nb::handle lse_) const {
+  int run(nb::handle query, nb::handle key, nb::handle value, nb::handle output, nb::handle lse) const {
+    if (other_engine()) return -1;
+    return run_on(Buffer(query, "query"), Buffer(key, "key"), Buffer(value, "value"), output, lse);
+  }
+
+  // The same on tensors that a library's exchange table gives access to; -1 also where it does not.
+  int run_tensors(nb::handle query, nb::handle key, nb::handle value, nb::handle output, nb::handle capsule) const {
+    const dlpack::Exchange *table = dlpack::exchange(capsule.ptr());
+    if (!table || other_engine()) return -1;
+    const Buffer q(query, "query", *table), k(key, "key", *table), v(value, "value", *table);
+    if (!q || !k || !v) return -1;
+    return run_on(q, k, v, output, nb::none());
+  }
+
+ private:
+  static bool other_engine() {
     const char *engine = std::getenv("QKV_ENGINE");
-    if (engine && *engine && std::strcmp(engine, "native") != 0) return -1;
-    const Buffer query(query_, "query"), key(key_, "key"), value(value_, "value"), output(output_, "output", true),
-        lse(lse_, "lse", true);
+    return engine && *engine && std::strcmp(engine, "native") != 0;
+  }
+
+  int run_on(const Buffer &query, const Buffer &key, const Buffer &value, nb::handle output_, nb::handle lse_) const {
+    const Buffer output(output_, "output", true), lse(lse_, "lse", true);
     qkv_call call = call_;
     int64_t one[3] = {};
     std::vector<int64_t> many[3];
@@ -139,7 +156,6 @@ class Recipe {
     return (call.status_any & ~QKV_ALLOWED) | (call.status_all & QKV_ALLOWED ? 0 : 1);
   }
 
- private:
   // An operand of the caller's axes: (B…, heads, rows, columns), or (rows, columns).
   qkv_operand place(const Buffer &b, int64_t heads, int64_t rows, int64_t columns, int64_t &one,
                     std::vector<int64_t> &many, bool offsets = true) const {
@@ -178,5 +194,6 @@ void bind_recipe(nb::module_ &m) {
            nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(),
            nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(),
            nb::arg(), nb::arg())
-      .def("run", &Recipe::run, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none());
+      .def("run", &Recipe::run, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none())
+      .def("run_tensors", &Recipe::run_tensors);
 }

@@ -14,8 +14,8 @@ import importlib
 from .alibi import Alibi, alibi
 from .attention import Attention, Contributions, Influence, attend, attention
 from .cache import Cache
-from .engines.threads import threads
 from .defaults import strict
+from .engines.threads import threads
 from .errors import (
     AlignmentError,
     ArgumentError,
@@ -76,6 +76,7 @@ __all__ = [
     "prefix",
     "segments",
     "strict",
+    "threads",
     "trace",
     "where",
     "window",

@@ -14,7 +14,7 @@ because they combine with every expression from either side.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -158,6 +158,11 @@ class Mask:
         """The expression as sequence n sees it."""
         return self
 
+    def token(self) -> Hashable | None:
+        """The expression by value, to remember calls by; None if it holds a rule of the caller's, an array that is his,
+        or more numbers than are compared in no time."""
+        return None
+
     def reads_future(self, queries: int | None = None, keys: int | None = None) -> bool:
         """Whether some query is allowed to read a key that stands after it.
 
@@ -175,6 +180,12 @@ class Mask:
 
 def _bracket(mask: Mask, strength: int) -> str:
     return f"({mask!r})" if mask._strength < strength else repr(mask)
+
+
+def _both(sign: str, a: Mask, b: Mask) -> Hashable | None:
+    left = a.token()
+    right = None if left is None else b.token()
+    return None if right is None else (sign, left, right)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -197,6 +208,9 @@ class And(Mask):
         (may_a, must_a), (may_b, must_b) = self.a.bounds(frame), self.b.bounds(frame)
         may = may_a & may_b
         return may, (may if may_a is must_a and may_b is must_b else must_a & must_b)
+
+    def token(self) -> Hashable | None:
+        return _both("&", self.a, self.b)
 
     def sequence(self, n: int) -> Mask:
         return And(self.a.sequence(n), self.b.sequence(n))
@@ -225,6 +239,9 @@ class Or(Mask):
         may = may_a | may_b
         return may, (may if may_a is must_a and may_b is must_b else must_a | must_b)
 
+    def token(self) -> Hashable | None:
+        return _both("|", self.a, self.b)
+
     def sequence(self, n: int) -> Mask:
         return Or(self.a.sequence(n), self.b.sequence(n))
 
@@ -249,6 +266,10 @@ class Not(Mask):
         may, must = self.a.bounds(frame)
         out = ~must
         return out, (out if may is must else ~may)
+
+    def token(self) -> Hashable | None:
+        below = self.a.token()
+        return None if below is None else ("~", below)
 
     def sequence(self, n: int) -> Mask:
         return Not(self.a.sequence(n))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .align import Align, read_align
+from .align import Align, align_token, numbers_token, read_align
 from .errors import ArgumentError, DTypeError, ShapeError
 from .interop import to_numpy
 
@@ -21,6 +22,11 @@ class Alibi:
 
     slopes: npt.NDArray[np.float64]
     align: Align
+
+    def token(self) -> Hashable | None:
+        """Slopes and alignment by value, to remember calls by; None if they are many."""
+        slopes, said = numbers_token(self.slopes), align_token(self.align)
+        return None if slopes is None or said is None else (slopes, said)
 
     def __repr__(self) -> str:
         return (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -37,6 +37,20 @@ def read_align(name: str, align: Any) -> Align:
     if offset.size and int(np.abs(offset.astype(np.int64)).max()) >= END:
         raise AlignmentError(f"{name}: align must be below 2**40 in size, but {int(np.abs(offset).max())} came; {way}")
     return int(offset) if offset.ndim == 0 else np.array(offset, dtype=np.int64)
+
+
+#: An array of more numbers than this is not compared to remember a call by.
+FEW = 1024
+
+
+def numbers_token(array: npt.NDArray[Any]) -> Hashable | None:
+    """An array by value; None if it is a long one."""
+    return (array.shape, array.tobytes()) if array.size <= FEW else None
+
+
+def align_token(align: Align) -> Hashable | None:
+    """An alignment by value; None if it is long."""
+    return numbers_token(align) if isinstance(align, np.ndarray) else (align,)
 
 
 def resolve_offset(

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .engines import engine_in_use, native
+from .engines import engine_in_use, native, threads_in_use
 from .version import __version__
 
 __all__ = ["Info", "info"]
@@ -33,7 +33,7 @@ class Info:
         version: of this package. python, numpy: versions. system: operating system and processor family.
         engine: "native" or "numpy", what `attend` uses. why: a clause where it is not the native one, else "".
         level: instruction set in use, "" for NumPy; levels: all that this machine and build offer.
-        threads: how many the native engine uses by default.
+        threads: how many a call of the native engine uses now.
         row_invariant: whether the bits of a row depend on nothing but the row (F3); the NumPy engine promises only that
             the same call gives the same bits.
         optional: optional package -> whether it is installed (found without importing it).
@@ -84,7 +84,7 @@ def info() -> Info:
         why=why,
         level=native.level() if used else "",
         levels=tuple(native.levels()) if there else (),
-        threads=native.default_threads() if used else 1,
+        threads=threads_in_use() if used else 1,
         row_invariant=used,
         optional={name: _found(name) for name in _OPTIONAL},
     )

@@ -53,7 +53,7 @@ class Kind:
             torch = sys.modules["torch"]
             if dtype == "bfloat16" and array.dtype.itemsize == 2:
                 return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-            return torch.from_numpy(np.ascontiguousarray(array))
+            return torch.from_numpy(array if array.flags.c_contiguous else np.ascontiguousarray(array))
         if self.name == "jax":
             jax = sys.modules["jax"]
             if dtype == "bfloat16" and array.dtype.itemsize == 2:
@@ -95,6 +95,24 @@ def take(x: Any, name: str) -> tuple[Array, str, Kind]:
         )
     way = f"{name}.astype(np.float32)" if kind.name != "torch" else f"{name}.float()"
     raise DTypeError(f"{name} must be float16, bfloat16, float32 or float64, but has dtype {dtype.name}; write {way}")
+
+
+def torch_exchange(query: Any, key: Any, value: Any) -> Any:
+    """torch's table of C functions (DLPack 1.3), if these are three plain tensors of one type that may be read by it.
+
+    None where `take` has to look closer: other types, old versions of torch, gradients of both modes, negated views.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not (type(query) is type(key) is type(value) is torch.Tensor):
+        return None
+    dtype = query.dtype
+    if key.dtype is not dtype or value.dtype is not dtype or query.is_neg() or key.is_neg() or value.is_neg():
+        return None
+    if (query.requires_grad or key.requires_grad or value.requires_grad) and torch.is_grad_enabled():
+        return None
+    if getattr(torch.autograd.forward_ad, "_current_level", 0) >= 0:
+        return None
+    return getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
 
 
 def to_numpy(x: Any, name: str, *, scalars: bool = False) -> Array:

@@ -6,14 +6,14 @@ Their public names, with the arguments checked, are in `masks.py`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from .algebra import Bools, Mask
-from .align import Align
+from .align import Align, align_token, numbers_token
 from .errors import ArgumentError, DTypeError, ShapeError
 from .floats import Array
 from .frame import Frame
@@ -32,12 +32,19 @@ class _Positional(Mask):
     def align(self) -> Align:
         return self.aligned
 
+    def _by_value(self, *numbers: Hashable) -> Hashable | None:
+        said = align_token(self.aligned)
+        return None if said is None else (type(self).__name__, said, *numbers)
+
     def _said(self, *before: str) -> str:
         return ", ".join([*before, *([] if self.aligned is None else [f"align={self.aligned!r}"])])
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Causal(_Positional):
+    def token(self) -> Hashable | None:
+        return self._by_value()
+
     def ends(self) -> Ends:
         return Ends((), (1,))
 
@@ -53,6 +60,9 @@ class Causal(_Positional):
 class Window(_Positional):
     left: int | None
     right: int | None
+
+    def token(self) -> Hashable | None:
+        return self._by_value(self.left, self.right)
 
     def ends(self) -> Ends:
         return Ends((), (0 if self.left is None else -self.left, 0 if self.right is None else self.right + 1))
@@ -70,6 +80,9 @@ class Window(_Positional):
 class Prefix(_Positional):
     n: int
 
+    def token(self) -> Hashable | None:
+        return self._by_value(self.n)
+
     def ends(self) -> Ends:
         return Ends((self.n,), (1,))
 
@@ -84,6 +97,9 @@ class Prefix(_Positional):
 @dataclass(frozen=True, eq=False, repr=False)
 class First(Mask):
     n: int
+
+    def token(self) -> Hashable | None:
+        return "First", self.n
 
     def ends(self) -> Ends:
         return Ends((self.n,), ())
@@ -103,6 +119,10 @@ class KeyRange(Mask):
     start: Ints
     stop: Ints
     spelling: str
+
+    def token(self) -> Hashable | None:
+        start, stop = numbers_token(self.start), numbers_token(self.stop)
+        return None if start is None or stop is None else (type(self).__name__, start, stop)
 
     def __repr__(self) -> str:
         return self.spelling
@@ -148,6 +168,10 @@ class KeyMask(KeyRange):
     """`keys(booleans)` with one run of True a sequence: a range that remembers how long the booleans were."""
 
     size: int
+
+    def token(self) -> Hashable | None:
+        bounds = super().token()
+        return None if bounds is None else (bounds, self.size)
 
     def check(self, frame: Frame) -> None:
         _check_key_shape((*self.start.shape, self.size), frame)
@@ -207,6 +231,10 @@ class Segments(Mask):
     query_ids: Ints
     key_ids: Ints
     same: bool
+
+    def token(self) -> Hashable | None:
+        query, key = numbers_token(self.query_ids), numbers_token(self.key_ids)
+        return None if query is None or key is None else ("Segments", query, key, self.same)
 
     def __repr__(self) -> str:
         return f"segments(<ids {self.query_ids.shape}>{'' if self.same else f', <ids {self.key_ids.shape}>'})"

@@ -14,8 +14,9 @@ from ..plan import Plan, make_plan
 from ..problem import Problem
 from ..state import Rows, failed, finish_rows, lost_as_nan
 from . import native, native_call, numpy_tiles
+from .threads import threads_in_use
 
-__all__ = ["Result", "choose", "engine_in_use", "run", "run_state"]
+__all__ = ["Result", "choose", "engine_in_use", "run", "run_state", "threads_in_use"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +41,7 @@ def choose(problem: Problem, engine: str | None = None, threads: int | None = No
     """The plan a problem gets: the native engine where it is there, unless `QKV_ENGINE` or `engine` says otherwise."""
     if engine_in_use(engine) == "numpy":
         return make_plan(problem, "numpy", "", 1)
-    return make_plan(problem, "native", native.level(), threads or native.default_threads())
+    return make_plan(problem, "native", native.level(), threads or threads_in_use())
 
 
 def engine_in_use(engine: str | None = None) -> str:

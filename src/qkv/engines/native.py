@@ -9,13 +9,13 @@ import importlib
 import os
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import EngineError
+from .threads import default_threads
 
 _extension: Any = None
 _reason = ""
@@ -23,6 +23,18 @@ try:
     _extension = importlib.import_module("qkv._native")
 except ImportError as error:  # no compiler when the package was built, or it was built for another machine
     _reason = f"the extension module could not be imported ({error})"
+
+__all__ = [
+    "Call",
+    "Result",
+    "available",
+    "default_threads",
+    "level",
+    "levels",
+    "recipe",
+    "run",
+    "why_not",
+]
 
 Array = npt.NDArray[Any]
 
@@ -123,24 +135,6 @@ def level() -> str:
     return name or here[-1]
 
 
-@lru_cache(maxsize=1)
-def default_threads() -> int:
-    """Threads a call uses when nobody says otherwise: the processors this process may use, or `QKV_NUM_THREADS`."""
-    text = os.environ.get("QKV_NUM_THREADS", "")
-    if text:
-        if not text.isdecimal() or int(text) < 1:
-            raise EngineError(
-                f"QKV_NUM_THREADS must be a positive whole number, not {text!r}; unset it to use every processor"
-            )
-        return int(text)
-    try:
-        processors = len(os.sched_getaffinity(0))
-    except AttributeError:  # not on every system
-        processors = os.cpu_count() or 1
-    quota = _processor_quota()
-    return max(1, processors if quota is None else min(processors, round(quota)))
-
-
 def run(call: Call, level_name: str | None = None, output: Array | None = None) -> Result:
     """Carries the call out on the level in use, or on the one named; into `output` if given, which is C-contiguous."""
     extension = _loaded()
@@ -187,6 +181,35 @@ def run(call: Call, level_name: str | None = None, output: Array | None = None) 
     return Result(output, lse, top, total, mix, status, seen, shared, blocks)
 
 
+def recipe(call: Call, axes: int) -> Any:
+    """The call kept without its arrays; `.run(query, key, value, output, lse)` carries it out on others of those sizes.
+
+    They have `axes` axes: 2, or as many as those of the call. It answers 0, or bits of what some rows met (1: no allowed
+    key, others as in `Result.status`), or -1 where `QKV_ENGINE` asks for another engine and nothing was done.
+    """
+    return _loaded().Recipe(
+        _index(level()),
+        call.query,
+        call.key,
+        call.value,
+        axes,
+        _DTYPES[call.dtype],
+        call.scale,
+        call.softcap or 0.0,
+        call.slopes,
+        call.sink,
+        call.offset,
+        call.lo,
+        call.hi,
+        call.origin,
+        call.tile_rows,
+        call.block,
+        call.split,
+        call.spread,
+        call.threads,
+    )
+
+
 def _loaded() -> Any:
     if _extension is None:
         raise EngineError(
@@ -198,21 +221,3 @@ def _loaded() -> Any:
 @lru_cache(maxsize=8)
 def _index(name: str) -> int:
     return levels().index(name)
-
-
-def _processor_quota() -> float | None:
-    """Processors the control group grants, None if it sets no limit."""
-    root = Path("/sys/fs/cgroup")
-    try:
-        quota, period = (root / "cpu.max").read_text().split()
-    except (OSError, ValueError):
-        try:
-            quota = (root / "cpu/cpu.cfs_quota_us").read_text().strip()
-            period = (root / "cpu/cpu.cfs_period_us").read_text().strip()
-        except OSError:
-            return None
-    try:
-        granted = int(quota) / int(period)
-    except (ValueError, ZeroDivisionError):  # "max": no limit
-        return None
-    return granted if granted > 0 else None

@@ -77,11 +77,7 @@ def _parts(problem: Problem, plan: Plan, want: Want) -> Iterator[Part]:
     everything = slice(None)
     pairs = _array_rule(problem)
     if problem.rule is None or pairs is not None:
-        yield Part(
-            everything,
-            everything,
-            _call(problem, plan, want, None, slice(0, problem.queries), pairs, slice(0, problem.keys)),
-        )
+        yield Part(everything, everything, whole(problem, plan, want, pairs))
         return
     for n in range(problem.batches):
         for rows, reach in _chunks(problem, plan, n):
@@ -90,6 +86,11 @@ def _parts(problem: Problem, plan: Plan, want: Want) -> Iterator[Part]:
             seen = problem.rule.tile(problem.frame, n, slice(0, problem.heads), at, cols)
             full = np.broadcast_to(seen, (problem.heads, at.size, cols.size))
             yield Part(slice(n, n + 1), rows, _call(problem, plan, want, n, rows, full, reach))
+
+
+def whole(problem: Problem, plan: Plan, want: Want = "output", pairs: Array | None = None) -> native.Call:
+    """The one call that answers everything; `pairs` is the rule as an array, where there is one."""
+    return _call(problem, plan, want, None, slice(0, problem.queries), pairs, slice(0, problem.keys))
 
 
 def _chunks(problem: Problem, plan: Plan, n: int) -> Iterator[tuple[slice, slice]]:
