@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import qkv
-from qkv import UnsupportedError, alibi, attend, attention, causal, explain, first, partial, window
+from qkv import UnsupportedError, alibi, attend, attention, causal, explain, first, partial, recipes, window
 from qkv.contract import canonical
 from qkv.diagnose import raise_faults
 from support.tiny import counting, zeros
@@ -138,6 +138,7 @@ def test_g1_an_engine_that_does_not_exist_is_an_error(asked, monkeypatch):
 
 
 def test_g1_a_missing_engine_is_an_error_not_another_engine(monkeypatch):
+    recipes.forget()  # what was remembered was remembered with it
     from qkv.engines import native
 
     monkeypatch.setenv("QKV_ENGINE", "native")

@@ -31,6 +31,7 @@ from qkv import (
     keys,
     partial,
     prefix,
+    recipes,
     segments,
     where,
     window,
@@ -215,6 +216,7 @@ def threads_named(text: str) -> Callable[[], Any]:
 
 
 def without_the_native_engine() -> Any:
+    recipes.forget()  # what was remembered was remembered with it
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(native, "_extension", None)
         patch.setattr(native, "_reason", "it was not built")
@@ -238,6 +240,18 @@ class Case(NamedTuple):
 
 #: `<any>` stands for what another library or this machine says.
 CASES = [
+    Case(
+        "threads",
+        qkv.DTypeError,
+        "n must be a whole number of threads, but 1.5 came; write qkv.threads(2)",
+        lambda: qkv.threads(1.5),  # type: ignore[arg-type]
+    ),
+    Case(
+        "no-threads",
+        qkv.ArgumentError,
+        "n must be at least 1 and below 2**31, but 0 came; leave the block out for the default",
+        lambda: qkv.threads(0),
+    ),
     Case(
         "list",
         qkv.DTypeError,

@@ -110,7 +110,7 @@ def torch_exchange(query: Any, key: Any, value: Any) -> Any:
         return None
     if (query.requires_grad or key.requires_grad or value.requires_grad) and torch.is_grad_enabled():
         return None
-    if getattr(torch.autograd.forward_ad, "_current_level", 0) >= 0:
+    if getattr(torch.autograd.forward_ad, "_current_level", 0) >= 0 or torch.compiler.is_compiling():
         return None
     return getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
 
