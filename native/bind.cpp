@@ -6,6 +6,7 @@
 #include "buffer.h"
 #include "dispatch.h"
 #include "recipe.h"
+#include "retreat.h"
 
 namespace {
 
@@ -144,4 +145,5 @@ NB_MODULE(_native, m) {
         nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg().none(),
         nb::arg().none(), nb::arg().none(), nb::arg());
   bind_recipe(m);
+  bind_backward(m);
 }

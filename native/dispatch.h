@@ -1,10 +1,12 @@
 // The instruction levels of this machine, lowest first.
 #pragma once
+#include "backward.h"
 #include "qkv.h"
 
 typedef struct qkv_level {
   const char *name;
   qkv_attend_fn attend;
+  qkv_backward_fn backward;
 } qkv_level;
 
 // The levels that are built in and that processor and operating system support.

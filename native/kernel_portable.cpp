@@ -1,3 +1,5 @@
 // The kernel for portable; CMakeLists.txt sets the instructions the compiler may use here.
 #define QKV_LEVEL_ENTRY qkv_attend_portable
 #include "kernel/attend.hpp"
+#define QKV_LEVEL_BACKWARD qkv_backward_portable
+#include "kernel/backward.hpp"

@@ -1,3 +1,5 @@
 // The kernel for x86_64_v3; CMakeLists.txt sets the instructions the compiler may use here.
 #define QKV_LEVEL_ENTRY qkv_attend_x86_64_v3
 #include "kernel/attend.hpp"
+#define QKV_LEVEL_BACKWARD qkv_backward_x86_64_v3
+#include "kernel/backward.hpp"

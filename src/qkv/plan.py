@@ -8,7 +8,7 @@ sequence, `block` of them share one softmax step, and every `split` of them a fr
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -152,3 +152,18 @@ def make_plan(problem: Problem, engine: str, level: str, threads: int) -> Plan:
     tasks = problem.batches * problem.groups * -(-problem.queries // rows)
     spread = threads > 1 and tasks < 2 * threads and problem.keys > split
     return Plan("native", level, rows, block, split, threads, spread)
+
+
+def backward_plan(problem: Problem, plan: Plan) -> Plan:
+    """The plan of the same problem's gradient. In the native engine no number of it is part of an order of additions.
+
+    `split` is how many keys a task takes where `spread`: with too few groups to keep the threads busy, queries and keys
+    are cut and the weights computed twice.
+    """
+    if plan.engine == "numpy":
+        return plan
+    size = problem.dtype.compute.itemsize
+    block = 64 if problem.width * size <= 1024 else 32
+    groups = problem.batches * problem.groups
+    spread = plan.threads > 1 and groups < 4 * plan.threads and groups % plan.threads != 0
+    return replace(plan, tile=max(1, 128 // problem.sharing), block=block, split=512, spread=spread)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from ..plan import Plan
+from ..plan import Plan, backward_plan
 from ..problem import Problem
-from . import numpy_backward
+from . import native_backward, numpy_backward
 from .gradients import Gradients, Seed
 
 
 def run_backward(problem: Problem, plan: Plan, seed: Seed, *, bias: bool) -> Gradients:
     """The gradients of a problem by the plan's engine; `bias`: whether that of the bias array is wanted."""
-    return numpy_backward.run(problem, plan, seed, bias=bias)
+    plan = backward_plan(problem, plan)
+    engine = native_backward if plan.engine == "native" else numpy_backward
+    return engine.run(problem, plan, seed, bias=bias)

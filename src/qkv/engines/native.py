@@ -210,6 +210,59 @@ def recipe(call: Call, axes: int) -> Any:
     )
 
 
+def backward(
+    call: Call,
+    output: Array,
+    doutput: Array,
+    lse: Array,
+    dlse: Array | None,
+    dquery: Array,
+    dkey: Array,
+    dvalue: Array,
+    dbias: Array | None,
+    delta: Array,
+    level_name: str | None = None,
+) -> None:
+    """The gradients of a call, written to `dquery` and `delta` and added to `dkey`, `dvalue` and `dbias`.
+
+    Args:
+        call: as it went forward; `split` says how many keys a task takes where `spread`, and no part of it changes a bit.
+        output, doutput: (B…, H, L, E) in the query's storage dtype. lse, dlse: contiguous (N, H, L), compute type.
+        dquery (B…, H, L, D), dkey (B…, G, S, D), dvalue (B…, G, S, E), dbias (B…, H, L, S), delta (N, H, L): compute
+            type; dbias with stride 0 along rows or keys where the bias was broadcast, and then not with `spread`.
+    """
+    _loaded().backward(
+        _index(level_name or level()),
+        call.query,
+        call.key,
+        call.value,
+        _DTYPES[call.dtype],
+        call.scale,
+        call.softcap or 0.0,
+        call.slopes,
+        call.offset,
+        call.bias,
+        _DTYPES[call.bias_dtype],
+        call.allow,
+        call.lo,
+        call.hi,
+        call.tile_rows,
+        call.block,
+        call.split,
+        call.spread,
+        call.threads,
+        output,
+        doutput,
+        lse,
+        dlse,
+        dquery,
+        dkey,
+        dvalue,
+        dbias,
+        delta,
+    )
+
+
 def _loaded() -> Any:
     if _extension is None:
         raise EngineError(

@@ -20,11 +20,12 @@ Want = Literal["output", "state"]
 
 
 class Part(NamedTuple):
-    """A native call and the batch and rows of the problem it answers."""
+    """A native call, the batch and rows of the problem it answers, and the keys it was given."""
 
     batch: Any
     rows: slice
     call: native.Call
+    keys: slice
 
 
 def run_output(problem: Problem, plan: Plan, output: Array) -> tuple[Array, npt.NDArray[np.uint8], bool, bool, int]:
@@ -32,7 +33,7 @@ def run_output(problem: Problem, plan: Plan, output: Array) -> tuple[Array, npt.
     shape = (problem.batches, problem.heads, problem.queries)
     lse, status = np.empty(shape, problem.dtype.compute), np.zeros(shape, np.uint8)
     any_bits, all_bits, touched = 0, 0xFF, 0
-    for batch, rows, call in _parts(problem, plan, "output"):
+    for batch, rows, call, _ in parts(problem, plan, "output"):
         whole = call.query.shape[:-3] == problem.batch and call.query.shape[-2] == problem.queries
         result = native.run(call, output=output.reshape(*problem.batch, *output.shape[1:]) if whole else None)
         at = (batch, slice(None), rows)
@@ -58,7 +59,7 @@ def run_state(problem: Problem, plan: Plan) -> Rows:
         np.empty((*shape, problem.value_width), dtype),
         np.zeros(shape, np.uint8),
     )
-    for batch, rows, call in _parts(problem, plan, "state"):
+    for batch, rows, call, _ in parts(problem, plan, "state"):
         result = native.run(call)
         at = (batch, slice(None), rows)
         for mine, found in (
@@ -72,12 +73,24 @@ def run_state(problem: Problem, plan: Plan) -> Rows:
     return out
 
 
-def _parts(problem: Problem, plan: Plan, want: Want) -> Iterator[Part]:
-    """One call for everything, or one for each block of rows where the mask's rule has to be evaluated in Python."""
-    everything = slice(None)
+def parts(problem: Problem, plan: Plan, want: Want, *, by_batch: bool = False) -> Iterator[Part]:
+    """One call for everything, or one for each block of rows where the mask's rule has to be evaluated in Python.
+
+    Args:
+        by_batch: one batch at a time in any case.
+    """
+    everything, all_keys = slice(None), slice(0, problem.keys)
     pairs = _array_rule(problem)
     if problem.rule is None or pairs is not None:
-        yield Part(everything, everything, whole(problem, plan, want, pairs))
+        every_row = slice(0, problem.queries)
+        if not by_batch:
+            yield Part(everything, everything, whole(problem, plan, want, pairs), all_keys)
+            return
+        for n in range(problem.batches):
+            mine = None if pairs is None else pairs[problem.at(n)]
+            yield Part(
+                slice(n, n + 1), everything, _call(problem, plan, want, n, every_row, mine, all_keys), all_keys
+            )
         return
     for n in range(problem.batches):
         for rows, reach in _chunks(problem, plan, n):
@@ -85,7 +98,7 @@ def _parts(problem: Problem, plan: Plan, want: Want) -> Iterator[Part]:
             cols = np.arange(reach.start, reach.stop, dtype=np.int64) + problem.first_key
             seen = problem.rule.tile(problem.frame, n, slice(0, problem.heads), at, cols)
             full = np.broadcast_to(seen, (problem.heads, at.size, cols.size))
-            yield Part(slice(n, n + 1), rows, _call(problem, plan, want, n, rows, full, reach))
+            yield Part(slice(n, n + 1), rows, _call(problem, plan, want, n, rows, full, reach), reach)
 
 
 def whole(problem: Problem, plan: Plan, want: Want = "output", pairs: Array | None = None) -> native.Call:
