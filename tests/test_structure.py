@@ -43,10 +43,10 @@ LAYERS = {
 
 #: Rooms that are folders: they bring packages of their own extra, draw cases by chance, and hold wrong formulas on
 #: purpose. What the library may not do is asked of everything but them.
-BIG_ROOMS = ("learn", "audit")
+BIG_ROOMS = ("learn", "audit", "lens")
 
 #: Nobody below the front door may know of these.
-ROOMS = ("multihead", "trace", "headview", "models", "learn", "audit", "real", "files", "maskparse", "cli")
+ROOMS = ("multihead", "trace", "headview", "models", "learn", "audit", "lens", "real", "files", "maskparse", "cli")
 
 #: Optional packages, and the files that may import each, inside a function: one of the library, and bridges.
 OPTIONAL = {

@@ -1,0 +1,42 @@
+"""The lens: what the heads of a real model read, on the model's own kernels and device, at thousands of tokens.
+
+>>> import torch, qkv.lens
+>>> class Tiny(torch.nn.Module):
+...     def forward(self, x):
+...         return torch.nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True)
+>>> seen = qkv.lens.capture(Tiny(), torch.eye(4)[None, None])
+>>> qkv.lens.row(seen.layer(0), head=0, query=1).weight.round(2).tolist()
+[0.38, 0.62, 0.0, 0.0]
+"""
+
+from .capture import Capture, capture
+from .compare import Difference, compare
+from .forbid import Effect, forbid
+from .layer import Layer, Projection
+from .reads import Reads
+from .row import Row, row
+from .spans import Found, Span, between, cut, find
+from .summary import SCORES, Score, Summary, summary
+
+__all__ = [
+    "SCORES",
+    "Capture",
+    "Difference",
+    "Effect",
+    "Found",
+    "Layer",
+    "Projection",
+    "Reads",
+    "Row",
+    "Score",
+    "Span",
+    "Summary",
+    "between",
+    "capture",
+    "compare",
+    "cut",
+    "find",
+    "forbid",
+    "row",
+    "summary",
+]

@@ -1,0 +1,193 @@
+"""Run a model as it is and keep what its attention was given: `capture(model, inputs)`."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from qkv.errors import ArgumentError, UnsupportedError
+from qkv.version import __version__
+
+from .calls import Call, watch
+from .layer import Layer
+from .record import record
+from .weights import neighbours
+
+__all__ = ["Capture", "capture"]
+
+
+@dataclass(frozen=True, eq=False)
+class Capture:
+    """What the attention layers of one forward pass were given.
+
+    Attributes:
+        layers: one `Layer` for each call kept, in the order in which the model made them.
+        output: what the model returned, bit for bit what it returns without the lens.
+        tokens: the pieces of text, one a key, where they were given; else None.
+        facts: model, text hash, versions: what a picture needs to be drawn again.
+    """
+
+    layers: tuple[Layer, ...]
+    output: Any
+    tokens: tuple[str, ...] | None
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+    def layer(self, which: int | str) -> Layer:
+        """The layer of that number (of the model's calls, from 0; negative from the end) or that module name."""
+        if isinstance(which, str):
+            found = [one for one in self.layers if one.name == which]
+        else:
+            index = which if which >= 0 else which + 1 + max((one.index for one in self.layers), default=-1)
+            found = [one for one in self.layers if one.index == index]
+        if not found:
+            there = ", ".join(f"{one.index} ({one.name})" for one in self.layers[:4]) + (
+                " …" if len(self.layers) > 4 else ""
+            )
+            raise ArgumentError(
+                f"layer must be one of those captured, {there}, but {which!r} came; capture with layers={which!r}"
+            )
+        return found[0]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the layers keep."""
+        return sum(layer.nbytes for layer in self.layers)
+
+    def __repr__(self) -> str:
+        heads = sorted({len(layer.heads) for layer in self.layers})
+        keys = sorted({layer.keys for layer in self.layers})
+        return f"<Capture of {len(self.layers)} layers, {heads} heads, {keys} keys, {self.nbytes / 1e6:.1f} MB>"
+
+
+def capture(
+    model: Any,
+    inputs: Any,
+    *,
+    layers: Sequence[int | str] | int | str | None = None,
+    heads: Sequence[int] | int | None = None,
+    queries: Any = None,
+    attention: str = "model",
+    tokens: Sequence[str] | None = None,
+    name: str = "",
+) -> Capture:
+    """Run `model` once and keep what the attention of the layers asked was given.
+
+    The model runs on its own kernels, its own device and in its own dtype; its output is bit for bit what it is without
+    the lens. Kept are queries, keys after rotary embedding, values, masks as intervals, and the output projections: memory
+    linear in the tokens. Weights are computed when a quantity is asked for, by the engine, never an L×S matrix.
+
+    Args:
+        model: a torch module. transformers' models with any of its attention implementations, and models that call
+            `torch.nn.functional.scaled_dot_product_attention`.
+        inputs: a mapping of keyword arguments, or a tensor, or a tuple of positional arguments.
+        layers: numbers (in the order of the calls, from 0; negative from the end) or module names; all if left out.
+        heads: which query heads; all if left out.
+        queries: which query rows: an index, a slice, a sequence; all if left out; "last" is the newest.
+        attention: "model": the kernels the model already uses. "qkv": run it on qkv's engine (`qkv.transformers`).
+        tokens: the pieces of text, one a token of the input.
+        name: what pictures call the model.
+
+    Raises:
+        ArgumentError: an argument, see the message.
+        UnsupportedError: no attention call was seen, or one whose convention is not understood.
+
+    >>> import torch, qkv.lens
+    >>> layer = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0, batch_first=True).eval()
+    >>> class Tiny(torch.nn.Module):
+    ...     def forward(self, x):
+    ...         return torch.nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True)
+    >>> seen = qkv.lens.capture(Tiny(), torch.randn(1, 2, 5, 4))
+    >>> seen.layers[0].query.shape
+    (1, 2, 5, 4)
+    """
+    import torch
+
+    if not isinstance(model, torch.nn.Module):
+        raise ArgumentError(
+            f"model must be a torch module, but {type(model).__name__} came; pass the model itself, not its name"
+        )
+    rows = slice(-1, None) if isinstance(queries, str) and queries == "last" else queries
+    if isinstance(rows, str):
+        raise ArgumentError(
+            f'queries must be "last", an index, a slice or a sequence, but {queries!r} came; queries=None keeps all'
+        )
+    wanted = None if layers is None else [layers] if isinstance(layers, (int, str)) else list(layers)
+    picked = None if heads is None else [heads] if isinstance(heads, int) else list(heads)
+    beside = neighbours(model)
+    kept: list[Layer] = []
+    calls: list[str] = []
+
+    def told(call: Call, _: Any) -> None:
+        calls.append(call.name)
+        if _asked(wanted, call):
+            kept.append(record(call, picked, rows, beside.get(id(call.module))))
+
+    with _kernels(model, attention), torch.no_grad(), watch(model, told):
+        output = _run(model, inputs)
+    if wanted is not None and any(isinstance(one, int) and one < 0 for one in wanted):
+        ends = {one + len(calls) for one in wanted if isinstance(one, int) and one < 0}
+        kept = [layer for layer in kept if layer.index in ends or layer.index in wanted or layer.name in wanted]
+    if not kept:
+        said = f"it made {len(calls)}, none of them in layers={layers!r}" if calls else "it made none the lens can see"
+        raise UnsupportedError(
+            f"model made no attention call to capture ({said}); models are seen that use transformers' attention interface or "
+            "torch.nn.functional.scaled_dot_product_attention"
+        )
+    return Capture(
+        tuple(kept), output, None if tokens is None else tuple(tokens), _facts(model, tokens, attention, name)
+    )
+
+
+def _asked(wanted: list[int | str] | None, call: Call) -> bool:
+    if wanted is None or call.index in wanted or call.name in wanted:
+        return True
+    return any(isinstance(one, int) and one < 0 for one in wanted)  # sorted out when the last call is known
+
+
+def _run(model: Any, inputs: Any) -> Any:
+    if isinstance(inputs, Mapping):
+        return model(**inputs)
+    return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
+
+
+@contextlib.contextmanager
+def _kernels(model: Any, attention: str) -> Iterator[None]:
+    """The kernels the model runs on while it is watched."""
+    if attention == "model":
+        yield
+        return
+    if attention != "qkv":
+        raise ArgumentError(
+            f'attention must be "model" or "qkv", but {attention!r} came; "model" leaves the model as it is'
+        )
+    if not hasattr(model, "set_attn_implementation"):
+        raise UnsupportedError(
+            'attention="qkv" needs a transformers model, and this one has no attn_implementation; use "model"'
+        )
+    from qkv import transformers as bridge
+
+    bridge.enable()
+    before = model.config._attn_implementation
+    model.set_attn_implementation("qkv")
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)
+
+
+def _facts(model: Any, tokens: Sequence[str] | None, attention: str, name: str) -> dict[str, str]:
+    import torch
+
+    config = getattr(model, "config", None)
+    said = name or str(getattr(config, "_name_or_path", "") or type(model).__name__)
+    facts = {"model": said, "kind": type(model).__name__, "qkv": __version__, "torch": str(torch.__version__)}
+    facts["attention"] = "qkv" if attention == "qkv" else str(getattr(config, "_attn_implementation", "torch"))
+    if tokens is not None:
+        facts["text"] = "sha256:" + hashlib.sha256("".join(tokens).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        facts["tokens"] = str(np.size(np.asarray(tokens, dtype=object)))
+    return facts

@@ -1,0 +1,235 @@
+"""Numbers of a whole text: summaries and named scores against the dense weights, spans, and the causal check."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from qkv.errors import ArgumentError, UnsupportedError
+
+torch = pytest.importorskip("torch")
+
+from qkv import lens  # noqa: E402
+
+from .test_rows import CLOSE, layer  # noqa: E402
+
+TOKENS = ["a", "b", "a", "c", "b", "a", "b"]
+
+
+@pytest.mark.parametrize("options", [{}, {"left": 2}, {"sink": True}, {"size": 1}])
+@pytest.mark.parametrize("pairs", [1, 1 << 22])
+def test_a_summary_is_made_of_the_weights(options: dict[str, Any], pairs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["qkv.lens.summary"], "_PAIRS", pairs)
+    whole = layer(**options)
+    size = whole.keys
+    seen = lens.summary(whole, TOKENS[:size])
+    weight = np.asarray(whole.attention().weights(range(size)))
+    i, j = np.indices((size, size))
+    allowed = np.broadcast_to(whole.reads.ranges.dense(size)[0], (size, size))
+    t = np.array(TOKENS[:size])
+    sets = {
+        "first": j == 0,
+        "current": i == j,
+        "previous": j == i - 1,
+        "same": (t[i] == t[j]) & (j < i),
+        "induction": (t[np.maximum(j - 1, 0)] == t[i]) & (j >= 1) & (j <= i),
+    }
+    assert set(seen.scores) == set(lens.SCORES) == set(sets)
+    np.testing.assert_allclose(seen.received, weight.sum(axis=2), rtol=CLOSE, atol=CLOSE)
+    mass = weight.sum(axis=-1)
+    np.testing.assert_allclose(seen.mean_distance, (weight * (i - j)).sum(axis=-1) / mass, rtol=CLOSE, atol=CLOSE)
+    profile = np.full((2, 4, size), np.nan)
+    for d in range(size):
+        at = allowed & (i - j == d)
+        if at.any():
+            profile[:, :, d] = weight[:, :, at].mean(axis=-1)
+    np.testing.assert_allclose(seen.by_distance, profile, rtol=CLOSE, atol=CLOSE)
+    distance = np.nan_to_num(profile)[:, :, np.maximum(i - j, 0)] * allowed
+    distance = distance / np.maximum(distance.sum(axis=-1, keepdims=True), 1e-300)
+    even = allowed / allowed.sum(axis=-1, keepdims=True)
+    for name, inside in sets.items():
+        inside = inside & allowed
+        rows = inside.any(axis=-1)
+        score = seen.scores[name]
+        assert score.rows.tolist() == [rows.sum()] * 2
+        for found, of in ((score.value, weight), (score.recency, distance), (score.uniform, even)):
+            if not rows.any():
+                assert np.isnan(found).all()
+                continue
+            right = np.broadcast_to((of * inside).sum(axis=-1), (2, 4, size))[:, :, rows].mean(axis=-1)
+            np.testing.assert_allclose(found, right, rtol=CLOSE, atol=CLOSE)
+
+
+def test_a_head_made_to_read_the_previous_token_scores_1() -> None:
+    """And its recency baseline nearly so: it knows the distance, and that one row of six reads itself."""
+    size = 6
+    one = np.eye(size)
+    head = replace(
+        layer(size=size, heads=1, groups=1),
+        query=np.stack([[np.roll(one, 1, axis=0) * 0 + one]] * 2) * 100,
+        key=np.stack([[np.roll(one, -1, axis=1) * 0 + np.roll(one, 1, axis=1)]] * 2),
+        value=np.ones((2, 1, size, 1)),
+    )
+    seen = lens.summary(head)
+    assert set(seen.scores) == {"first", "current", "previous"}
+    np.testing.assert_allclose(seen.scores["previous"].value, 1, rtol=CLOSE)
+    np.testing.assert_allclose(seen.scores["previous"].recency, 1 / (1 + 1 / 6), rtol=CLOSE)
+    assert seen.scores["previous"].uniform[0, 0] < 1
+
+
+def test_tokens_are_one_for_each_key() -> None:
+    with pytest.raises(ArgumentError, match="tokens must be one for each of the 7 keys of layer, but 2 came"):
+        lens.summary(layer(), ["a", "b"])
+
+
+# Spans ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tokens", "how", "spans"),
+    [
+        (["a\n", "b", " c\n", "d"], "lines", [(0, 1), (1, 3), (3, 4)]),
+        (["a\n", "\n", "b\n", "c"], "paragraphs", [(0, 2), (2, 4)]),
+        (["a", "\n\nb", "c"], "lines", [(0, 2), (2, 3)]),  # a token belongs where its first character does
+        (["<|im_start|>", "user", "hi", "<|im_start|>", "bot"], "turns", [(0, 3), (3, 5)]),
+        (["User", ":", " hi\n", "Assistant", ": yo"], "turns", [(0, 3), (3, 5)]),
+        (["One. ", "Two", ". ", "Three"], r"(?<=\. )", [(0, 1), (1, 3), (3, 4)]),
+        (["x"], "lines", [(0, 1)]),
+        ([], "lines", []),
+        (["a", "b", "c"], [(0, 1), ("rest", 1, 3)], [(0, 1), (1, 3)]),
+    ],
+)
+def test_a_text_is_cut(tokens: list[str], how: Any, spans: list[tuple[int, int]]) -> None:
+    assert [(span.start, span.stop) for span in lens.cut(tokens, how)] == spans
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("(", "spans must be"),
+        ([(0, 4)], "must lie within 0…3"),
+        ([(1, 1)], "must lie within 0…3"),
+        ([5], "each must be .start, stop."),
+    ],
+)
+def test_a_cut_that_makes_no_sense_is_refused(how: Any, said: str) -> None:
+    with pytest.raises(ArgumentError, match=said):
+        lens.cut(["a", "b", "c"], how)
+
+
+def test_spans_add_up_to_the_rows() -> None:
+    whole = layer()
+    spans = [lens.Span("a", 0, 2), lens.Span("b", 2, 3), lens.Span("c", 3, 7)]
+    weight = np.asarray(whole.attention().weights(range(7)))[1, 2]
+    for quantity in ("weight", "norm_share", "share", "influence"):
+        table = lens.between(whole, 2, spans, spans, quantity=quantity, sequence=1)
+        every = (
+            weight
+            if quantity == "weight"
+            else np.stack([getattr(lens.row(whole, 2, i, sequence=1), quantity) for i in range(7)])
+        )
+        right = [[every[a.start : a.stop, b.start : b.stop].sum() / (a.stop - a.start) for b in spans] for a in spans]
+        np.testing.assert_allclose(table, right, rtol=CLOSE, atol=CLOSE)
+        if quantity != "influence":
+            np.testing.assert_allclose(table.sum(axis=1), 1, rtol=CLOSE)
+    late = whole.part(rows=np.arange(3, 7))
+    assert np.isnan(lens.between(late, 0, spans, spans)[0]).all()
+    with pytest.raises(ArgumentError, match="quantity must be one of"):
+        lens.between(whole, 0, spans, spans, quantity="size")
+
+
+def test_heads_are_found_by_what_they_read() -> None:
+    whole = layer()
+    seen = lens.Capture((whole, replace(whole, index=1, name="other", query=whole.query * 3)), None, None)
+    found = lens.find(seen, (4, 7), lens.Span("start", 0, 2))
+    assert len(found) == 8
+    assert [one.value for one in found] == sorted((one.value for one in found), reverse=True)
+    best = found[0]
+    again = lens.between(seen.layer(best.layer), best.head, [lens.Span("", 4, 7)], [lens.Span("", 0, 2)])
+    assert best.value == again[0, 0]
+    assert best.uniform == pytest.approx((2 / 5 + 2 / 6 + 2 / 7) / 3)
+
+
+# The model without a key ----------------------------------------------------------------------------------------------
+
+
+def llama() -> Any:
+    pytest.importorskip("transformers")
+    from tests.support.tiny_models import inputs, tiny
+
+    return tiny("llama"), inputs("llama", batch=1)
+
+
+@pytest.mark.parametrize("kernel", ["eager", "sdpa"])
+def test_forbidding_a_key_everywhere_is_masking_its_token(kernel: str) -> None:
+    model, given = llama()
+    model.set_attn_implementation(kernel)
+    mask = torch.ones_like(given["input_ids"])
+    mask[0, 3] = 0
+    with torch.no_grad():
+        p = model(**given).logits[0, -1].double().softmax(-1).numpy()
+        positions = torch.arange(mask.shape[1])[None]
+        q = model(**given, attention_mask=mask, position_ids=positions).logits[0, -1].double().softmax(-1).numpy()
+    effect = lens.forbid(model, given, 3)
+    # Two layers in float32 on both sides, by different kernels.
+    limit = 200 * np.finfo(np.float32).eps
+    assert abs(effect.total_variation - np.abs(p - q).sum() / 2) < limit
+    assert abs(effect.kl - (p * np.log(p / q)).sum()) < limit
+    assert effect.total_variation > 1e4 * limit / 200
+    assert effect.before[0][0] == p.argmax()
+    assert effect.after[0][0] == q.argmax()
+    assert effect.rows == 2 * 4 * 6
+    assert effect.emptied == 0
+
+
+def test_forbidding_nothing_that_was_read_changes_nothing() -> None:
+    """D1: row 8 stands after every row asked, so no bit moves."""
+    model, given = llama()
+    effect = lens.forbid(model, given, 8, queries=[0, 3])
+    assert (effect.total_variation, effect.kl, effect.rows) == (0, 0, 0)
+    assert effect.before == effect.after
+
+
+def test_it_is_forbidden_where_it_was_asked_and_only_there() -> None:
+    model, given = llama()
+    one = lens.forbid(model, given, 2, layers=1, heads=3, queries=-1)
+    assert one.rows == 1
+    assert 0 < one.total_variation < lens.forbid(model, given, 2).total_variation
+    sole = lens.forbid(model, given, 0, layers=0, heads=[0, 1], queries=[0])
+    assert (sole.rows, sole.emptied) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [({"key": 9}, "key must be within -9…8, but 9 came"), ({"key": 0, "layers": 2}, "layers must be within 0…1")],
+)
+def test_what_is_not_there_cannot_be_forbidden(options: dict[str, Any], said: str) -> None:
+    model, given = llama()
+    with pytest.raises(ArgumentError, match=said):
+        lens.forbid(model, given, **options)
+
+
+def test_a_model_without_a_language_head_is_refused() -> None:
+    class Plain(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return torch.nn.functional.scaled_dot_product_attention(x, x, x)
+
+    with pytest.raises(UnsupportedError, match="must carry logits"):
+        lens.forbid(Plain(), torch.zeros(1, 2, 3, 4), 0)
+
+
+def test_a_model_that_calls_torch_itself_can_be_asked_too() -> None:
+    class Plain(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return torch.nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True)[:, 0]
+
+    x = torch.randn(1, 2, 5, 4, generator=torch.Generator().manual_seed(0))
+    effect = lens.forbid(Plain(), x, 1, heads=0)
+    weight = torch.softmax((x[0, 0] @ x[0, 0].T / 2)[-1].masked_fill(torch.arange(5) == 1, -torch.inf), -1)
+    right = (weight @ x[0, 0]).double().softmax(-1).numpy()
+    after = dict(effect.after)
+    np.testing.assert_allclose([after[j] for j in range(4)], right, rtol=64 * np.finfo(np.float32).eps)
