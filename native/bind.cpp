@@ -103,7 +103,8 @@ nb::tuple attend(int level, nb::handle query_, nb::handle key_, nb::handle value
   const int32_t compute = dtype == QKV_F64 ? QKV_F64 : QKV_F32;
   const int leading = query.axes() - 3;
   const auto expect_result_shape = [&](const Buffer &b, bool columns) {
-    b.expect_contiguous(), b.expect_axes(leading + (columns ? 3 : 2));
+    b.expect_axes(leading + (columns ? 3 : 2));
+    &b == &output ? void(call.output_length_first = b.length_first()) : b.expect_contiguous();
     for (int axis = 0; axis < leading; ++axis)
       if (b.size(axis) != query.size(axis)) refuse(b.name(), "of the query's batch shape");
     columns ? b.expect_shape({call.H, call.L, call.E}) : b.expect_shape({call.H, call.L});

@@ -86,14 +86,26 @@ class Buffer {
       if (size(axis++) != want) refuse(name_, "of the shape that fits the query, the key and the value");
   }
   void expect_contiguous() const {
-    int64_t step = view_.itemsize;
-    for (int axis = axes() - 1; axis >= 0; --axis) {
-      if (size(axis) > 1 && stride(axis) != step) refuse(name_, "C-contiguous");
-      step *= size(axis);
-    }
+    if (!contiguous(false)) refuse(name_, "C-contiguous");
+  }
+  // Whether a result (B…, H, L, E) lies in memory with length before heads; refused if it lies neither so nor so.
+  bool length_first() const {
+    if (contiguous(false)) return false;
+    if (axes() < 3 || !contiguous(true)) refuse(name_, "contiguous, with heads or length first");
+    return true;
   }
 
  private:
+  bool contiguous(bool swapped) const {
+    int64_t step = view_.itemsize;
+    for (int place = axes() - 1; place >= 0; --place) {
+      const int axis = !swapped ? place : place == axes() - 2 ? axes() - 3 : place == axes() - 3 ? axes() - 2 : place;
+      if (size(axis) > 1 && stride(axis) != step) return false;
+      step *= size(axis);
+    }
+    return true;
+  }
+
   const char *name_;
   Py_buffer view_ = {};
   Py_ssize_t own_[2 * dlpack::kMostAxes];

@@ -52,10 +52,12 @@ typedef struct qkv_call {
   // spread 1: tasks are also cut along splits (few rows, many keys). Neither tile_rows, spread nor threads
   // may change any bit of the result.
   int64_t tile_rows, block, split, spread, threads;
-  // Results, contiguous. output (N, H, L, E) in the query's dtype (null when mix is asked for).
+  // Results, contiguous. output (N, H, L, E) in the query's dtype (null when mix is asked for), or (N, L, H, E) with
+  // output_length_first.
   // lse (N, H, L), max, sum (N, H, L), mix (N, H, L, E) in the compute type: double for f64, else float.
   // status (N, H, L) bytes. Any of lse, max, sum, mix may be null; status may not.
   void *output;
+  int64_t output_length_first;
   void *lse, *max, *sum, *mix;
   uint8_t *status;
   // Non-null: called between tiles by the calling thread; a non-zero answer stops the call.

@@ -93,7 +93,7 @@ class Recipe {
   }
   Recipe(const Recipe &) = delete;  // call_ points into it
 
-  // Attention into `output`, C-contiguous in the axes of the query. Answers 0, or what some rows met: 1 no allowed key,
+  // Attention into `output`, with the axes of the query, heads or length first in memory. Answers 0, or what some rows met: 1 no allowed key,
   // 2, 4 and 8 as in qkv_status; or -1 without having done anything, if QKV_ENGINE asks for another engine.
   int run(nb::handle query, nb::handle key, nb::handle value, nb::handle output, nb::handle lse) const {
     if (other_engine()) return -1;
@@ -124,7 +124,7 @@ class Recipe {
     call.key = place(key, call.G, call.S, call.D, one[1], many[1]);
     call.value = place(value, call.G, call.S, call.E, one[2], many[2]);
     place(output, call.H, call.L, call.E, one[0], many[0], false);
-    output.expect_contiguous();
+    call.output_length_first = output.length_first();
     call.output = output.data();
     if (lse) {
       expect_float(lse, dtype_ == QKV_F64 ? QKV_F64 : QKV_F32);

@@ -281,5 +281,8 @@ def test_a_result_can_go_where_the_caller_wants_it(level):
     result = native.run(call, level, here)
     assert result.output is here
     assert calls.same_bits(here, native.run(call, level).output)
-    with pytest.raises(ValueError, match=r"output must be C-contiguous\."):
+    length_first = np.full((*here.shape[:-3], *(here.shape[i] for i in (-2, -3, -1))), 7, np.float32)
+    native.run(call, level, length_first.swapaxes(-2, -3))
+    assert calls.same_bits(length_first.swapaxes(-2, -3), here)
+    with pytest.raises(ValueError, match=r"output must be contiguous, with heads or length first\."):
         native.run(call, level, np.zeros((*here.shape[:-1], 74), np.float32)[..., ::2])

@@ -173,7 +173,8 @@ template <class T> void finish_lane(Work<T> &w, const Panel &p, int64_t index, u
   if (call->output)
     with_element<T>(call->query.dtype, [&](auto target) {
       typedef decltype(target) Target;
-      char *to = (char *)call->output + at * E * Target::size;
+      const int64_t place = call->output_length_first ? (w.n * call->L + w.row0 + lane.row) * call->H + lane.head : at;
+      char *to = (char *)call->output + place * E * Target::size;
       for (int64_t e = 0; e < E; ++e)
         Target::write(to + e * Target::size, typename Target::T(gone ? nan : mix[e * W] * share));
     });

@@ -140,14 +140,13 @@ def _carry_out(problem: Problem, plan: Plan) -> tuple[Any, Any, Any]:
     """(output, log-sum-exp) as the caller's kind, and the rows without a right answer; or the contract's error."""
     layout = problem.layout
     shape = (*problem.batch, problem.heads, problem.queries, problem.value_width)
-    # Allocated in the caller's axes where those are canonical, so that the result owns its memory.
-    given, stored = layout.kind.empty(shape[1:] if layout.axes == 2 else shape, problem.dtype.name)
-    result = engines.run(problem, plan, stored.reshape(shape))
+    # Allocated in the caller's axes and written through a view, so that the result owns its memory and is not moved.
+    given, stored = layout.kind.empty(layout.spelled(shape), problem.dtype.name)
+    result = engines.run(problem, plan, layout.canonical(stored))
     if result.wrong is not None or not result.all_allowed:
         raise_faults(problem, result.status, result.wrong)
-    lse = result.lse.reshape(shape[:-1])
-    output = layout.restored(given, trailing=1) if layout.axes != 2 else given
-    wrapped = layout.kind.wrap(output, problem.dtype.name), layout.kind.wrap(layout.restored(lse, trailing=0))
+    lse = layout.restored(result.lse.reshape(shape[:-1]), trailing=0)
+    wrapped = layout.kind.wrap(given, problem.dtype.name), layout.kind.wrap(lse)
     return *wrapped, result.wrong
 
 

@@ -36,6 +36,12 @@ class Layout:
             return one
         return array.swapaxes(-2, -3) if self.length_first else array
 
+    def spelled(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """A shape (B…, H, L, E) in the caller's axes."""
+        if self.axes == 2:
+            return shape[1:]
+        return (*shape[:-3], shape[-2], shape[-3], shape[-1]) if self.length_first else shape
+
     def restored(self, array: Array, trailing: int) -> Array:
         """(B…, H, L[, E]) -> the caller's axes. The log-sum-exp is (B…, H, L) in every layout (A1)."""
         if self.axes == 2:

@@ -38,7 +38,7 @@ class Recipe:
 
     Attributes:
         prepared: the engine's half, which owns ranges and plan.
-        shape: of the result, in the caller's axes, but with heads before length. storage: its NumPy dtype.
+        shape: of the result, in the caller's axes. storage: its NumPy dtype.
         length_first: whether the caller's axes have length before heads.
         fine: bits of what rows may have met without more to say than their output: 1 where an empty row is an answer,
             2, 4 and 8 where NaN rows are.
@@ -59,9 +59,9 @@ class Recipe:
         Args:
             exchange: None for NumPy arrays, else what `torch_exchange` gave.
         """
+        given = out = np.empty(self.shape, self.storage)
         if self.length_first:
-            query, key, value = query.swapaxes(-2, -3), key.swapaxes(-2, -3), value.swapaxes(-2, -3)
-        out = np.empty(self.shape, self.storage)
+            query, key, value, out = (x.swapaxes(-2, -3) for x in (query, key, value, out))
         prepared = self.prepared
         met = (
             prepared.run(query, key, value, out, None)
@@ -70,9 +70,7 @@ class Recipe:
         )
         if met & ~self.fine:  # -1, nothing done, included
             return None
-        if self.length_first:
-            out = np.ascontiguousarray(out.swapaxes(-2, -3))
-        return out if exchange is None else self.kind.wrap(out, self.dtype)
+        return given if exchange is None else self.kind.wrap(given, self.dtype)
 
 
 def known(
@@ -147,7 +145,7 @@ def remember(at: Hashable, problem: Problem, plan: Plan) -> None:
     shape = (*problem.batch, problem.heads, problem.queries, problem.value_width)
     made = Recipe(
         prepared=native.recipe(call, 2 if problem.layout.axes == 2 else problem.query.ndim),
-        shape=shape[1:] if problem.layout.axes == 2 else shape,
+        shape=problem.layout.spelled(shape),
         storage=problem.dtype.storage,
         length_first=problem.layout.axes > 2 and problem.layout.length_first,
         fine=(problem.empty == "zero") | (14 if problem.nonfinite == "propagate" else 0),

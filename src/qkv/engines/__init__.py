@@ -57,7 +57,7 @@ def engine_in_use(engine: str | None = None) -> str:
 
 
 def run(problem: Problem, plan: Plan, output: Array) -> Result:
-    """Attention of a problem into `output`, (B…, H, L, E) contiguous in storage form."""
+    """Attention of a problem into `output`, (B…, H, L, E) in storage form, heads or length first in memory."""
     flat = output.reshape(problem.batches, problem.heads, problem.queries, problem.value_width)
     if plan.engine == "native":
         lse, status, all_allowed, fault, touched = native_call.run_output(problem, plan, flat)

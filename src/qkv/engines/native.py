@@ -136,7 +136,8 @@ def level() -> str:
 
 
 def run(call: Call, level_name: str | None = None, output: Array | None = None) -> Result:
-    """Carries the call out on the level in use, or on the one named; into `output` if given, which is C-contiguous."""
+    """Carries the call out on the level in use, or on the one named; into `output` if given, (B…, H, L, E)
+    with either heads or length first in memory."""
     extension = _loaded()
     shape = call.query.shape[:-1]
     storage = _STORAGE[call.dtype]
