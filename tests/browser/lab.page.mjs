@@ -171,27 +171,82 @@ test("hints come one by one, and a solution is recorded", async ({ serve, open }
   assert.equal(await page.locator(".attempt", { hasText: "after a solution was shown" }).count(), 2);
 });
 
+/** Tries an input on what the editor holds, and gives what the form says then. */
+async function tryInput(page, kind, text) {
+  const form = page.locator(".failure-form");
+  await form.getByLabel("Written as").selectOption(kind);
+  await form.locator("textarea").fill(text);
+  await form.getByRole("button", { name: "Test it" }).click();
+  await form.locator(".failure-result").locator(".banner, .trouble").first().waitFor();
+  await page.waitForFunction(() => !document.querySelector(".failure-form .solid").disabled);
+  return form.locator(".failure-result").textContent();
+}
+const keptCases = (page) => page.locator(".failure-form .kept-cases li").count();
+
 test("an own failure joins the lab's cases", async ({ serve, open }) => {
   const server = await serve();
   const page = await open();
   await enter(page, server.link, "#/lab/attention");
   await type(page, solution);
-  const form = page.locator(".failure-form");
-  for (const [kind, text, says] of [
-    ["python", "attend([1e200], [[1e200]], [[1]], [True])", "clause D3"],
-    ["json", '{"query": [1], "keys": [], "values": []}', "clause A3"],
-  ]) {
-    await form.getByLabel("Written as").selectOption(kind);
-    await form.locator("textarea").fill(text);
-    await form.getByRole("button", { name: "Test it" }).click();
-    await form.locator(".failure-result .banner.good", { hasText: says }).waitFor();
+  assert.match(await tryInput(page, "python", "attend([1e200], [[1e200]], [[1]], [True])"), /holds.*clause D3/);
+  assert.match(await tryInput(page, "json", '{"query": [1], "keys": [], "values": []}'), /holds.*clause A3/);
+  assert.match(await tryInput(page, "python", "attend(open('x'))"), /This is no input yet/);
+  // Nested, so deeply that a parser ends on it: refused in a sentence, and nothing kept.
+  const deep = (n) => `attend(${"[".repeat(n)}1${"]".repeat(n)}, [[1]], [[1]], [True])`;
+  for (const text of [deep(300), deep(20_000), `attend([${"-".repeat(30_000)}1], [[1]], [[1]], [True])`]) {
+    assert.match(await tryInput(page, "python", text), /^This is no input yet: .*(deep|long|Python nor JSON)/);
   }
-  await form.locator("textarea").fill("attend(open('x'))");
-  await form.getByRole("button", { name: "Test it" }).click();
-  await form.locator(".trouble", { hasText: "This is no input yet" }).waitFor();
-  assert.equal(await form.locator(".kept-cases li").count(), 2);
-  await grade(page);
-  assert.match(await page.locator(".banner.good").first().textContent(), /Passed\. 44 of 44/);
+  assert.match(await tryInput(page, "json", `{"query": ${"[".repeat(300)}${"]".repeat(300)}}`), /^This is no input yet: .*deep/);
+  assert.equal(await keptCases(page), 2);
+  // What was typed in each way is there when one comes back to it, also after a reload.
+  const form = page.locator(".failure-form");
+  await form.getByLabel(/^query/).or(form.locator("textarea")).first().fill("typed as JSON");
+  await form.getByLabel("Written as").selectOption("numbers");
+  await form.getByLabel(/^keys/).fill("7 7; 7 7");
+  await form.getByLabel("Why").fill("because");
+  for (const again of [false, true]) {
+    if (again) {
+      await page.reload();
+      await ready(page);
+    }
+    await form.getByLabel("Written as").selectOption("python");
+    assert.match(await form.locator("textarea").inputValue(), /^attend\(\[-+1/);
+    await form.getByLabel("Written as").selectOption("json");
+    assert.equal(await form.locator("textarea").inputValue(), "typed as JSON");
+    await form.getByLabel("Written as").selectOption("numbers");
+    assert.equal(await form.getByLabel(/^keys/).inputValue(), "7 7; 7 7");
+    assert.equal(await form.getByLabel("Why").inputValue(), "because");
+  }
+  assert.equal(await grade(page), "Graded: passed.");
+  assert.match(await page.locator(".result .banner").first().textContent(), /Passed\. 44 of 44/);
+});
+
+test("a failure on which the own function hangs, dies or is not there", async ({ serve, open }) => {
+  const server = await serve();
+  const page = await open();
+  await enter(page, server.link, "#/lab/attention");
+  await type(page, "def attend(query, keys, values, allowed):\n    while True: pass\n");
+  const text = "attend([1], [[1]], [[2]], [True])";
+  assert.match(await tryInput(page, "python", text), /breaks clause C1.*did not answer within.*Clause C1: /);
+  assert.match(await tryInput(page, "python", "attend([nan], [[1]], [[2]], [True])"), /breaks clause D2.*did not answer within/);
+  await type(page, "import os\ndef attend(query, keys, values, allowed):\n    os._exit(3)\n");
+  assert.match(await tryInput(page, "python", text), /breaks clause C1.*ended.*Clause C1: /);
+  assert.equal(await keptCases(page), 3);
+  // What does not load was not tried.
+  await type(page, "while True: pass\n");
+  assert.match(await tryInput(page, "python", text), /^Nothing was tried.*Stopped after/);
+  await type(page, "def attend(:\n");
+  assert.match(await tryInput(page, "python", text), /^Nothing was tried.*SyntaxError in line 1/);
+  assert.equal(await keptCases(page), 3);
+  // They join the lab, and a right function passes all.
+  await type(page, solution);
+  assert.equal(await grade(page), "Graded: passed.");
+  assert.match(await page.locator(".banner.good").first().textContent(), /45 of 45/);
+  // After a reload the last report stands where it stood.
+  await page.reload();
+  await ready(page);
+  await page.locator(".result .banner.good", { hasText: "45 of 45" }).waitFor();
+  assert.equal(await page.locator(".empty-result").count(), 0);
 });
 
 test("Pyodide reports what CPython reports", async ({ serve, open }) => {

@@ -2,9 +2,10 @@
 
 import type { App } from "../app.ts";
 import { day } from "../app.ts";
+import { wellFormed } from "../autosave.ts";
 import { h, put, unique } from "../dom.ts";
 import type { Failure, Lesson } from "../types.ts";
-import { answers, clause, failureView, stopSentence } from "./report.ts";
+import { answers, clause, failureView, NEXT, stopSentence } from "./report.ts";
 import { pythonOf } from "./shared.ts";
 
 type Form = Failure["form"];
@@ -21,66 +22,90 @@ const EXAMPLES: Record<Exclude<Form, "numbers">, string> = {
   python: "attend([1, 0], [[1, 0], [0, 1]], [[10, 0], [0, nan]], [True, False])",
 };
 
+/** What stands in the form: a text of its own for each way to write an input, kept as long as the tab. */
+interface Written {
+  form: Form;
+  numbers: string[];
+  json: string;
+  python: string;
+  note: string;
+}
+
 export function failureForm(app: App, lesson: Lesson, code?: () => string, changed: () => void = () => undefined): HTMLElement {
   const result = h("div", { class: "failure-result", role: "status" });
   const list = h("div", {});
   const formId = unique("form");
   const noteId = unique("why");
   const textId = unique("input");
+  const place = `qkv-failure ${app.notebook.id} ${lesson.id}`;
+  const written = remembered(place);
+  const remember = () => {
+    try {
+      sessionStorage.setItem(place, JSON.stringify(written));
+    } catch {
+      // Without a store it is kept as long as the page.
+    }
+  };
   const kind = h(
     "select",
-    { id: formId, onchange: () => show() },
-    h("option", { value: "numbers" }, "Numbers"),
-    h("option", { value: "json" }, "JSON"),
-    h("option", { value: "python" }, "Python"),
+    { id: formId, onchange: () => ((written.form = kind.value as Form), remember(), show()) },
+    ...(["numbers", "json", "python"] as const).map((form) =>
+      h("option", { value: form, selected: form === written.form }, { numbers: "Numbers", json: "JSON", python: "Python" }[form]),
+    ),
   );
-  const note = h("input", { type: "text", id: noteId, placeholder: "What you expect to go wrong" });
-  const area = h("textarea", { id: textId, rows: 4, spellcheck: "false", class: "code-area" });
-  const numbers = FIELDS.map(([name, start, means]) => {
+  const note = h("input", {
+    type: "text",
+    id: noteId,
+    placeholder: "What you expect to go wrong",
+    value: written.note,
+    oninput: () => ((written.note = note.value), remember()),
+  });
+  const area = h("textarea", {
+    id: textId,
+    rows: 4,
+    spellcheck: "false",
+    class: "code-area",
+    oninput: () => ((written[written.form as "json" | "python"] = area.value), remember()),
+  });
+  const numbers = FIELDS.map(([name, , means], i) => {
     const id = unique(name);
-    const input = h("input", { type: "text", id, value: start, spellcheck: "false", class: "code-area" });
-    return { name, input, element: h("div", { class: "number-field" }, h("label", { for: id }, name, h("span", { class: "hint" }, ` ${means}`)), input) };
+    const input = h("input", {
+      type: "text",
+      id,
+      value: written.numbers[i],
+      spellcheck: "false",
+      class: "code-area",
+      oninput: () => ((written.numbers[i] = input.value), remember()),
+    });
+    return h("div", { class: "number-field" }, h("label", { for: id }, name, h("span", { class: "hint" }, ` ${means}`)), input);
   });
   const fields = h("div", {});
   const test = h("button", { type: "button", class: "solid" }, "Test it");
-  const form = () => kind.value as Form;
 
   function show(): void {
-    if (form() === "numbers") put(fields, ...numbers.map((field) => field.element));
-    else {
-      area.value = EXAMPLES[form() as "json" | "python"];
-      put(fields, h("label", { for: textId }, form() === "json" ? "The input as JSON" : "The call in Python"), area);
-    }
+    if (written.form === "numbers") return put(fields, ...numbers);
+    area.value = written[written.form];
+    put(fields, h("label", { for: textId }, written.form === "json" ? "The input as JSON" : "The call in Python"), area);
   }
 
-  const source = () => {
-    if (code) return code();
-    const draft = app.notebook.drafts.find((one) => one.lesson === lesson.id)?.code;
-    return draft || lesson.lab!.starter;
-  };
+  const source = () => (code ? code() : app.draft(lesson.id, lesson.lab!.starter).text);
+  const asWritten = () =>
+    written.form === "numbers" ? FIELDS.map(([name], i) => `${name}: ${written.numbers[i]}`).join("\n") : written[written.form];
 
   test.addEventListener("click", async () => {
     test.disabled = true;
     await app.trying(async () => {
-      await app.refresh();
-      const text = form() === "numbers" ? numbers.map(({ name, input }) => `${name}: ${input.value}`).join("\n") : area.value;
-      const call = form() === "numbers" ? asCall(numbers.map(({ input }) => input.value)) : text;
-      put(result, h("p", { class: "state" }, "Python is being loaded…"));
-      const ended = await pythonOf(app).task(
-        { type: "try", source: source(), text: call },
-        { started: () => put(result, h("p", { class: "state" }, "Trying it on your function and on the definition…")) },
+      const { form, note } = written;
+      const text = asWritten();
+      const tried = await tryIt(app, source(), form === "numbers" ? asCall(written.numbers) : text, (words) =>
+        put(result, h("p", { class: "state" }, words)),
       );
-      let verdict: any;
-      if (ended.kind === "stopped") verdict = { status: "failed", sentence: stopSentence(ended, false), failure: null };
-      else if (ended.result.unreadable) {
-        put(result, h("p", { class: "trouble" }, `This is no input yet: ${ended.result.unreadable}.`));
-        return;
-      } else verdict = ended.result;
-      verdict.sentence ??= sentenceOf(verdict);
-      const kept = { lesson: lesson.id, form: form(), text, note: note.value, verdict };
-      await app.store.addCase(kept);
+      if (typeof tried === "string") return put(result, h("p", { class: "trouble" }, tried));
+      put(result, verdictView(tried));
+      const mended = wellFormed(text) !== text || wellFormed(note) !== note;
+      if (mended) result.append(h("p", { class: "trouble" }, "Half of a character in it, which no file can hold, is kept as \ufffd."));
+      await app.store.addCase({ lesson: lesson.id, form, text: wellFormed(text), note: wellFormed(note), verdict: tried });
       await app.refresh();
-      put(result, verdictView(verdict));
       showList();
       changed();
     });
@@ -114,6 +139,47 @@ export function failureForm(app: App, lesson: Lesson, code?: () => string, chang
     result,
     list,
   );
+}
+
+function remembered(place: string): Written {
+  const first: Written = { form: "numbers", numbers: FIELDS.map(([, start]) => start), ...EXAMPLES, note: "" };
+  try {
+    return { ...first, ...JSON.parse(sessionStorage.getItem(place) ?? "{}") };
+  } catch {
+    return first;
+  }
+}
+
+/** The verdict on one input, or a sentence that says why there is none, and then nothing is to be kept. */
+async function tryIt(app: App, source: string, text: string, tell: (words: string) => void): Promise<any> {
+  const python = pythonOf(app);
+  const seen = new Set<string>();
+  tell("Python is being loaded…");
+  const ended = await python.task(
+    { type: "try", source, text },
+    { started: () => tell("Trying it on your function and on the definition…"), news: ({ event }) => seen.add(event) },
+  );
+  if (ended.kind === "done") return judged(ended.result);
+  if (ended.why === "cancelled") return stopSentence(ended, false);
+  if (!seen.has("read")) return "This is no input yet: it is too long, or nested too deeply, to be read; find a smaller one that breaks too.";
+  if (!seen.has("loaded")) return `Nothing was tried, because your own text did not get to its end. ${stopSentence(ended, false)}`;
+  // What the definition says of the input, and which clause it is about, though the learner's function said nothing.
+  const { why, seconds } = ended;
+  const stopped = why === "died" ? { kind: "died", message: "it ran out of room or was told to stop" } : { kind: "hang", seconds: Number(seconds.toFixed(1)) };
+  const again = await python.task({ type: "try", source: "", text, stopped }, { trusted: true });
+  if (again.kind !== "done") return stopSentence(ended, false);
+  const verdict = judged(again.result);
+  if (typeof verdict !== "string") verdict.sentence = `${verdict.sentence} ${NEXT}`;
+  return verdict;
+}
+
+function judged(result: any): any {
+  if (result.unreadable) return `This is no input yet: ${result.unreadable}.`;
+  if (result.unloaded) {
+    const { type, line, message } = result.unloaded;
+    return `Nothing was tried, because your own text does not load: ${type}${line ? ` in line ${line}` : ""}: ${message}`;
+  }
+  return { ...result, sentence: result.sentence ?? sentenceOf(result) };
 }
 
 /** One kept case, with what came out; also shown in the notebook. */

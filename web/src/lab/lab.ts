@@ -154,9 +154,11 @@ export function labView(app: App, lesson: Lesson): View {
             state.textContent = "Grading…";
             put(result, h("div", { class: "empty-result" }, h("p", {}, "Grading…")));
           },
-          news: (news) => {
+          news: (news, strained) => {
+            if (!("id" in news)) return;
             current = news;
-            if (news.event === "start") state.textContent = `Grading: case ${news.number} of ${news.of}`;
+            const wait = strained ? "; this machine is busy, so it takes longer than usual" : "";
+            if (news.event === "start") state.textContent = `Grading: case ${news.number} of ${news.of}${wait}`;
             if (news.record) done[news.id] = news.record;
           },
         },
@@ -168,8 +170,8 @@ export function labView(app: App, lesson: Lesson): View {
         // The sentence first; what was found until then follows.
         const sentence = stopSentence(ended, true);
         state.textContent = sentence;
-        put(result, h("p", { class: "banner bad" }, sentence));
-        if (ended.why === "cancelled") return;
+        put(result, h("p", { class: ended.why === "busy" ? "banner" : "banner bad" }, sentence));
+        if (ended.why === "cancelled" || ended.why === "busy") return;
         report = await partial(ended, extra, done, current);
         if (!report) return;
       }
@@ -201,7 +203,12 @@ export function labView(app: App, lesson: Lesson): View {
     if (current && !done[current.id]) skip[current.id] = Number(ended.seconds.toFixed(1));
     const source = "def attend(*given): return None";
     const again = await python.task({ type: "grade", source, extra, skip }, { trusted: true });
-    return again.kind === "done" ? again.result : null;
+    if (again.kind !== "done") return null;
+    if (ended.why === "died") {
+      const { failure } = again.result.cases.find((one: any) => one.id === current?.id) ?? {};
+      if (failure) Object.assign(failure, { kind: "died", says: "Python itself ended when it ran this." });
+    }
+    return again.result;
   }
 
   /** Before anything is graded in this visit: what was graded last. */

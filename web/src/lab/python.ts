@@ -2,21 +2,21 @@
 //
 // A spare worker is started ahead, so that a run that follows another one at once does not wait for Python to load.
 
-import type { CaseNews, Reply, Start, Task } from "./protocol.ts";
+import { Lived, Patience, type Verdict } from "./patience.ts";
+import type { CaseNews, News, Reply, Start, Task } from "./protocol.ts";
 
-/** Milliseconds that a single case may take, and that a whole task may take. The promise is an answer within 5 s. */
-const CASE_LIMIT = 2000;
-const TASK_LIMIT = 4200;
-
-export type Ended = { kind: "done"; result: any } | { kind: "stopped"; why: Stop; seconds: number; news?: CaseNews };
-export type Stop = "hang" | "slow" | "died" | "cancelled";
+export type Stop = Exclude<Verdict, null> | "died" | "cancelled";
+export type Ended =
+  | { kind: "done"; result: any }
+  /** `seconds`: of the case, where a case was at work and is to blame; else of all. */
+  | { kind: "stopped"; why: Stop; seconds: number; news?: CaseNews };
 
 export interface Listener {
   /** Python is being loaded, or is ready. */
   loading?(share: number): void;
   started?(): void;
   printed?(text: string): void;
-  news?(news: CaseNews): void;
+  news?(news: News, strained: boolean): void;
   /** The code is the page's own, so the worker is as clean after it as before. */
   trusted?: boolean;
 }
@@ -99,12 +99,14 @@ export class Python {
     this.spare = undefined;
     const { worker } = booted;
     return new Promise((resolve) => {
-      const began = performance.now();
+      const lived = new Lived(performance.now());
+      const now = () => lived.at(performance.now(), document.hidden);
+      const patience = new Patience(task.type);
+      let began = performance.now();
+      let caseBegan = began;
       let last: CaseNews | undefined;
-      let perCase: ReturnType<typeof setTimeout> | undefined;
       const finish = (ended: Ended) => {
-        clearTimeout(perCase);
-        clearTimeout(whole);
+        clearInterval(watch);
         worker.onmessage = worker.onerror = null;
         if (listener.trusted && ended.kind === "done") this.spare ??= booted;
         else worker.terminate();
@@ -114,26 +116,31 @@ export class Python {
         setTimeout(() => void this.prepare().catch(() => undefined), 50);
       };
       const running = {
-        end: (why: Stop) => finish({ kind: "stopped", why, seconds: (performance.now() - began) / 1000, news: last }),
+        end: (why: Stop) => {
+          const since = why === "hang" || why === "died" ? caseBegan : began;
+          finish({ kind: "stopped", why, seconds: (performance.now() - since) / 1000, news: last });
+        },
       };
       this.running = running;
-      const whole = setTimeout(() => running.end(last && last.number > 3 ? "slow" : "hang"), TASK_LIMIT);
-      const watch = () => {
-        clearTimeout(perCase);
-        perCase = setTimeout(() => running.end("hang"), task.type === "grade" ? CASE_LIMIT : TASK_LIMIT);
-      };
+      const watch = setInterval(() => {
+        const why = patience.ask(now());
+        if (why) running.end(why);
+      }, 100);
       worker.onmessage = ({ data }: MessageEvent<Reply>) => {
-        if (data.type === "started") listener.started?.();
-        else if (data.type === "printed") listener.printed?.(data.text);
-        else if (data.type === "case") {
-          last = data.news;
-          watch();
-          listener.news?.(data.news);
+        if (data.type === "started") {
+          began = caseBegan = performance.now();
+          patience.start(now());
+          listener.started?.();
+        } else if (data.type === "printed") listener.printed?.(data.text);
+        else if (data.type === "news") {
+          patience.hear(now(), data.news);
+          if (data.news.event === "start") caseBegan = performance.now();
+          if ("id" in data.news) last = data.news;
+          listener.news?.(data.news, patience.strained);
         } else if (data.type === "done") finish({ kind: "done", result: data.result });
         else if (data.type === "died") running.end("died");
       };
       worker.onerror = () => running.end("died");
-      watch();
       worker.postMessage(task);
     });
   }

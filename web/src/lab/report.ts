@@ -7,15 +7,22 @@ import type { Lab } from "../types.ts";
 import type { Editor } from "./editor.ts";
 import type { Ended } from "./python.ts";
 
+export const NEXT = "Your text is untouched, and the next run starts in a fresh Python.";
+
 /** What stopped a task, in one or two sentences. */
 export function stopSentence(ended: Extract<Ended, { kind: "stopped" }>, grading: boolean): string {
   const where = grading && ended.news ? ` in case ${ended.news.number} of ${ended.news.of}, “${ended.news.title}”` : "";
   const after = `${ended.seconds.toFixed(1)} s`;
-  const next = "Your text is untouched, and the next run starts in a fresh Python.";
   if (ended.why === "cancelled") return `Stopped by you after ${after}${where}.`;
-  if (ended.why === "died") return `Python itself ended${where}: it ran out of room or was told to stop. ${next}`;
-  if (ended.why === "slow") return `Stopped after ${after}${where}: all cases together take too long. ${next}`;
-  return `Stopped after ${after}${where}: your code gave no answer. Look for a loop that never ends, or a sleep. ${next}`;
+  if (ended.why === "died") return `Python itself ended${where}: it ran out of room or was told to stop. ${NEXT}`;
+  if (ended.why === "busy") {
+    return (
+      `Stopped after ${after}${where}: this machine is too busy, or too slow, to grade in time. That says nothing about ` +
+      "your function, and nothing was written down; grade it again when other work has ended."
+    );
+  }
+  if (ended.why === "slow") return `Stopped after ${after}${where}: your function takes many times as long as the definition. ${NEXT}`;
+  return `Stopped after ${after}${where}: your code gave no answer. Look for a loop that never ends, or a sleep. ${NEXT}`;
 }
 
 export function reportView(report: any, lab: Lab, editor: Editor | null): HTMLElement {
@@ -44,7 +51,7 @@ export function failureView(one: any, lab: Lab | null, editor: Editor | null): H
     { class: "failure" },
     h("h3", {}, one.title),
     failure.code
-      ? h("div", {}, h("p", { class: "panel-title" }, "The smallest input that shows it"), code(failure.code), traceButton(failure.input))
+      ? h("div", {}, h("p", { class: "panel-title" }, failure.smallest === false ? "The input" : "The smallest input that shows it"), code(failure.code), traceButton(failure.input))
       : null,
     h("p", { class: "failure-says" }, failure.says),
     answers(failure.yours, failure.right),
@@ -79,8 +86,9 @@ export function answers(yours: any, right: any): HTMLElement | null {
   );
 }
 
-export function clause(one: { number: string; words: string }): HTMLElement {
-  return h("p", { class: "clause" }, h("b", {}, `Clause ${one.number}: `), one.words);
+/** Nothing where no clause is meant: a file that does not load breaks none. */
+export function clause(one: { number: string; words: string } | null): HTMLElement | null {
+  return one && h("p", { class: "clause" }, h("b", {}, `Clause ${one.number}: `), one.words);
 }
 
 function code(text: string): HTMLElement {
@@ -142,7 +150,7 @@ function caseList(cases: any[]): HTMLElement {
           "li",
           { class: one.status.replace(" ", "-") },
           h("span", { class: "case-mark", "aria-hidden": "true" }, marks[one.status] ?? "–"),
-          h("span", {}, one.title, h("span", { class: "case-status" }, ` ${one.status}, clause ${one.clause.number}`)),
+          h("span", {}, one.title, h("span", { class: "case-status" }, ` ${one.status}${one.clause ? `, clause ${one.clause.number}` : ""}`)),
         ),
       ),
     ),

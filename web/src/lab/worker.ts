@@ -32,7 +32,7 @@ self.addEventListener("message", (event: MessageEvent<Start | Task>) => {
     const result = call(
       JSON.stringify(message),
       (text) => send({ type: "printed", text }),
-      (json) => send({ type: "case", news: JSON.parse(json) }),
+      (json) => send({ type: "news", news: JSON.parse(json) }),
     );
     send({ type: "done", result: JSON.parse(result) });
   } catch (error) {
