@@ -149,6 +149,20 @@ def test_a_gguf_that_is_not_read_says_why(tmp_path: Path, change: dict[str, Any]
     assert "; " in str(told.value)
 
 
+def test_weights_that_are_no_llama_are_told(tmp_path: Path) -> None:
+    """G2: one of another shape, one that is missing, and an attention that there is not."""
+    library("transformers")
+    gguf_file(tmp_path / "wide.gguf", tensors={**shapes(), "blk.1.ffn_up.weight": (64, 32)})
+    few = {name: shape for name, shape in shapes().items() if name != "blk.1.ffn_up.weight"}
+    gguf_file(tmp_path / "few.gguf", tensors=few)
+    for name, said in (("wide", "size mismatch for model.layers.1.mlp.up_proj"), ("few", "Missing key")):
+        with pytest.raises(FileError, match=f"{name}.gguf does not hold the weights of a Llama .*{said}"):
+            models.load(tmp_path / f"{name}.gguf")
+    gguf_file(tmp_path / "small.gguf")
+    with pytest.raises(ArgumentError, match=r"attention must be one that .* but 'quick' came"):
+        models.load(tmp_path / "small.gguf", attention="quick")
+
+
 def test_a_damaged_gguf_is_one_sentence(tmp_path: Path) -> None:
     """Cut anywhere, or with a lie in any byte of its header: an error of this package, or the same weights."""
     path = tmp_path / "cut.gguf"

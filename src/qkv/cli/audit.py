@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from qkv.errors import ArgumentError, FileError
 
-from . import draw
+from . import audit_model, draw
 
 if TYPE_CHECKING:
     from qkv.audit.pages import Made
@@ -28,9 +28,11 @@ examples:
   qkv audit kernel.py:attention --arrays torch --dtype bfloat16 --head-dims 64,128
   qkv audit torch-sdpa --case B6-long --seed 3
   qkv audit --all --markdown docs/audit.md --html audit.html
+  qkv audit --model glassllm --text chapter.txt
 
 A kernel is a function of (query, key, value) with axes (B, H, L, D), and of what
-it accepts. Exit code 1: a clause of the profile is broken, or a kernel crashes.
+it accepts. Exit code 1: a clause of the profile is broken, a kernel crashes, or a
+model leaks.
 """
 
 
@@ -68,6 +70,7 @@ def add_command(commands: Any) -> None:
     own.add_argument("--contiguous", action="store_true", help="its arrays must be contiguous")
     own.add_argument("--seconds", metavar="N", type=float, help="limit of one call (default: 20)")
     own.add_argument("--memory", metavar="GIB", type=float, help="limit of one call (default: 4)")
+    audit_model.add_options(parser)
     what = parser.add_argument_group("what is asked")
     what.add_argument(
         "--profile", choices=("core", "edges", "strict", "generated"), default="strict", help="what counts"
@@ -89,13 +92,15 @@ def run(arguments: argparse.Namespace) -> int:
     """Audit, and show what was found; also what was found when it is interrupted."""
     from qkv.audit.pages import made_now, record, to_html, to_markdown
 
+    if _is_of_a_model(arguments):
+        return audit_model.run(arguments)
     if arguments.list:
         if arguments.html or arguments.markdown or arguments.read:
             raise ArgumentError("--list runs nothing and writes no page; leave out --html, --markdown and --read")
         return _list(arguments.json)
     interrupted = False
     if arguments.read:
-        _only_read(arguments)
+        _refuse(arguments, "--read shows the reports of a file as they are")
         reports, made = _read(arguments.read)
     else:
         made = made_now(_called())
@@ -167,12 +172,26 @@ _CHOOSING: dict[str, Any] = {
 }
 
 
-def _only_read(arguments: argparse.Namespace) -> None:
+def _refuse(arguments: argparse.Namespace, why: str, but: tuple[str, ...] = ()) -> None:
     """Refuse what would have no effect."""
     for name, default in _CHOOSING.items():
-        if getattr(arguments, name) != default:
+        if name not in but and getattr(arguments, name) != default:
             said = "a kernel" if name == "target" else f"--{name.replace('_', '-')}"
-            raise ArgumentError(f"--read shows the reports of a file as they are; leave out {said}")
+            raise ArgumentError(f"{why}; leave out {said}")
+
+
+def _is_of_a_model(arguments: argparse.Namespace) -> bool:
+    """Whether a model is audited; options of the other audit are refused."""
+    if arguments.model is None:
+        for name in audit_model.OPTIONS:
+            if getattr(arguments, name):
+                raise ArgumentError(f"--{name} is for a whole model; name one with --model, or leave it out")
+        return False
+    _refuse(arguments, "--model audits a whole model, and no kernel", but=("seed",))
+    for name in ("list", "read", "html", "markdown"):
+        if getattr(arguments, name):
+            raise ArgumentError(f"--model shows a table, or JSON with --json; leave out --{name}")
+    return True
 
 
 def _read(name: str) -> tuple[list[Report], Made]:

@@ -6,7 +6,7 @@ Nothing is downloaded, no code that comes with a model is run, and no pickle is 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +35,8 @@ class Model:
 
     name: str
     kind: str
-    module: Any
-    tokenizer: Any
+    module: Any = field(repr=False)
+    tokenizer: Any = field(repr=False)
     source: Path
 
     def encode(self, *texts: str) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def load(model: str | os.PathLike[str], *, attention: str | None = None, pickles
         pickles: whether a folder without .safetensors may be read from .bin files, which are pickles.
 
     Raises:
-        ArgumentError: there is no such model, or a package it needs is not installed.
+        ArgumentError: there is no such model or attention, or a package it needs is not installed.
         FileError: the file is not what it says, or holds what is not read here.
 
     Example, where the packages `glassllm`, `torch` and `transformers` are installed::
@@ -90,11 +90,13 @@ def load(model: str | os.PathLike[str], *, attention: str | None = None, pickles
         module, tokenizer, kind = build.from_folder(path, attention, pickles)
     elif path.suffix == ".gguf":
         with gguf.opened(path) as file:
-            module, tokenizer = build.llama(file.config(), file.weights(), attention), build.tokenizer(file.words())
-            kind = "decoder"
+            config, weights, words = file.config(), file.weights(), file.words()
+        module = build.llama(path, config, weights, attention)
+        tokenizer, kind = build.tokenizer(words), "decoder"
     elif path.suffix == ".npz":
         config, weights = glass.read(path)
-        module, tokenizer, kind = build.llama(config, weights, attention), build.tokenizer(glass.words(path)), "decoder"
+        module = build.llama(path, config, weights, attention)
+        tokenizer, kind = build.tokenizer(glass.words(path)), "decoder"
     else:
         raise fault(path, f"ends in {path.suffix!r}; name a folder of transformers, a .gguf or an .npz file")
     return Model(name, kind, module, tokenizer, path)

@@ -47,20 +47,45 @@ def _quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def llama(config: Mapping[str, Any], weights: Mapping[str, npt.NDArray[np.float32]], attention: str | None) -> Any:
-    """A `LlamaForCausalLM` with these weights, every one of them and no other."""
+def llama(
+    path: Path, config: Mapping[str, Any], weights: Mapping[str, npt.NDArray[np.float32]], attention: str | None
+) -> Any:
+    """A `LlamaForCausalLM` with the weights of a file, every one of them and no other."""
     torch, transformers = importlib.import_module("torch"), importlib.import_module("transformers")
-    told = transformers.LlamaConfig(**config, attn_implementation=attention)
     state = {name: torch.from_numpy(weight) for name, weight in weights.items()}
-    if config["tie_word_embeddings"]:
-        state["lm_head.weight"] = state["model.embed_tokens.weight"]
-    with _quiet(), torch.device("meta"):
-        module = transformers.LlamaForCausalLM(told)
-    # Nothing is drawn by chance to be overwritten; the angles are in no file, and computed.
-    module.model.rotary_emb = type(module.model.rotary_emb)(told)
-    module.load_state_dict(state, strict=True, assign=True)
+    try:
+        with _quiet(), torch.device("meta"):
+            module = transformers.LlamaForCausalLM(transformers.LlamaConfig(**config))
+        # Nothing is drawn by chance to be overwritten; the angles are in no file, and computed.
+        module.model.rotary_emb = type(module.model.rotary_emb)(module.config)
+        if config["tie_word_embeddings"]:
+            state["lm_head.weight"] = state["model.embed_tokens.weight"]
+        module.load_state_dict(state, strict=True, assign=True)
+    except _FAULTS as error:
+        raise fault(path, f"does not hold the weights of a Llama ({_short(error)}); {DAMAGED}") from None
     module.tie_weights()
+    return _called_with(module, attention)
+
+
+def _called_with(module: Any, attention: str | None) -> Any:
+    """The model as it is handed out: with an attention of the caller's choice, and nothing left to train."""
+    if attention is not None:
+        try:
+            module.set_attn_implementation(attention)
+        except _FAULTS as error:
+            raise ArgumentError(
+                f"attention must be one that transformers can call here, but {attention!r} came ({_short(error)}); "
+                "pass 'eager' or 'sdpa'"
+            ) from None
     return module.requires_grad_(False).eval()
+
+
+#: What transformers raises where a file, or a wish, is not as it should be.
+_FAULTS = (OSError, ValueError, TypeError, KeyError, AttributeError, ImportError, RuntimeError)
+
+
+def _short(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
 
 
 def tokenizer(words: Words) -> Any:
@@ -101,16 +126,14 @@ def from_folder(path: Path, attention: str | None, pickles: bool) -> tuple[Any, 
         )
     decoder = any(str(name).endswith(("CausalLM", "LMHeadModel")) for name in told.get("architectures") or ())
     maker = transformers.AutoModelForCausalLM if decoder else transformers.AutoModel
-    words: dict[str, Any] = {} if attention is None else {"attn_implementation": attention}
     local = {"local_files_only": True, "trust_remote_code": False}
     try:
         with _quiet():
             # float32 whatever the file holds: an audit and a lens look at numbers.
-            module = maker.from_pretrained(
-                str(path), use_safetensors=True if safe else None, dtype="float32", **local, **words
-            )
+            module = maker.from_pretrained(str(path), use_safetensors=True if safe else None, dtype="float32", **local)
             made = transformers.AutoTokenizer.from_pretrained(str(path), use_fast=True, **local)
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
-        first = " ".join(str(error).split())[:200]
-        raise fault(path, f"cannot be loaded ({first}); {DAMAGED}, or save it again with transformers") from None
-    return module.requires_grad_(False).eval(), made, "decoder" if decoder else "encoder"
+    except _FAULTS as error:
+        raise fault(
+            path, f"cannot be loaded ({_short(error)}); {DAMAGED}, or save it again with transformers"
+        ) from None
+    return _called_with(module, attention), made, "decoder" if decoder else "encoder"

@@ -19,7 +19,7 @@ from .subject import Chosen, Subject
 from .twins import why_no_twin
 from .values import Array, back, differ, numpy_of
 
-__all__ = ["KINDS", "leaks"]
+__all__ = ["KINDS", "leaks", "wanted"]
 
 KINDS = ("future", "left padding", "right padding", "batch", "packing", "cache")
 #: What an encoder is asked: all its positions may read each other, so that it has no future and no cache.
@@ -77,28 +77,28 @@ def leaks(
     1
     """
     model, example = opened(model, example)
-    wanted, left_out = _wanted(ask, model)
+    kinds, left_out = wanted(ask, model)
     if trials < 1:
         raise ArgumentError(f"trials must be at least 1, but {trials} came")
     subject = Subject(model, example, vary, output, batched)
     run = _Run(subject, padding, packing, decode, trials, seed)
-    for kind in wanted:
+    for kind in kinds:
         run.ask(kind)
     return Leaks(tuple(run.found), tuple(run.asked), {**run.left_out, **left_out}, run.runs)
 
 
-def _wanted(ask: Iterable[str] | None, model: Any) -> tuple[tuple[str, ...], dict[str, str]]:
+def wanted(ask: Iterable[str] | None, model: Any) -> tuple[tuple[str, ...], dict[str, str]]:
     """(kinds to ask about, kind -> why it is not)."""
     if ask is None:
         if not is_known(model) or reads_backwards(model):
             return KINDS, {}
         why = "in an encoder all positions may read each other; name it in ask= to hear all the same"
         return OF_ENCODERS, {kind: why for kind in KINDS if kind not in OF_ENCODERS}
-    wanted = tuple(ask)
-    for kind in wanted:
+    kinds = tuple(ask)
+    for kind in kinds:
         if kind not in KINDS:
             raise ArgumentError(f"ask must be among {', '.join(KINDS)}, but {kind!r} came")
-    return wanted, {}
+    return kinds, {}
 
 
 class _Run:
