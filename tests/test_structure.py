@@ -33,7 +33,9 @@ LAYERS = {
     "engines": ("engines",),
     "behind the door": ("diagnose", "questions", "pooled", "bounds", "recipes"),
     "front door": ("attention", "partial", "explain", "info", "gradient"),
+    "front door, packed": ("packed",),
     "rooms": ("multihead", "trace", "headview"),
+    "bridge to models": ("transformers",),
     "public names": ("",),
     "bridges": ("models",),
     "big rooms": ("learn", "audit", "lens"),
@@ -46,16 +48,16 @@ LAYERS = {
 BIG_ROOMS = ("learn", "audit", "lens")
 
 #: Nobody below the front door may know of these.
-ROOMS = ("multihead", "trace", "headview", "models", "learn", "audit", "lens", "real", "files", "maskparse", "cli")
+ROOMS = ("multihead", "trace", "headview", "transformers", "models", "learn", "audit", "lens", "real", "files", "maskparse", "cli")
 
 #: Optional packages, and the files that may import each, inside a function: one of the library, and bridges.
 OPTIONAL = {
-    "torch": {"interop", "models.build"},
+    "torch": {"interop", "models.build", "transformers.library"},
     "jax": {"interop"},
     "rich": {"cli.draw"},
     "safetensors": {"files.safetensors"},
     "ml_dtypes": {"cli.attend"},
-    "transformers": {"models.build"},
+    "transformers": {"models.build", "transformers.library"},
     "tokenizers": {"models.build"},
 }
 

@@ -34,6 +34,7 @@ from .explain import Explanation, explain
 from .info import Info, info
 from .masks import Mask, allow, causal, first, keys, prefix, segments, where, window
 from .multihead import MultiHead
+from .packed import attend_packed
 from .partial import State, partial
 from .trace import Trace, trace
 from .version import __version__
@@ -66,6 +67,7 @@ __all__ = [
     "alibi",
     "allow",
     "attend",
+    "attend_packed",
     "attention",
     "causal",
     "explain",
@@ -84,7 +86,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """`qkv.torch`, the bridge that needs an optional package, loaded when it is asked for."""
+    """`qkv.torch` and `qkv.transformers`, the bridges that need optional packages, loaded when they are asked for."""
     if name == "torch":
         return importlib.import_module("qkv.torch")
+    if name == "transformers":
+        return importlib.import_module("qkv.transformers")
     raise AttributeError(f"module 'qkv' has no attribute {name!r}")
