@@ -7,7 +7,7 @@
 //   4. keys come in blocks counted from the row's origin; m is the maximum over the allowed scores so far,
 //      alpha = exp(m_before - m), p = exp(s - m), sum = fma(sum, alpha, Σ p) with Σ in four strands by the key's number in
 //      the block modulo four, (0 + 1) + (2 + 3)
-//   5. mix[e] = mix[e] * alpha, then fma(p, v[e], mix[e]) for the keys of the block in ascending order
+//   5. x[e] = fma(p, v[e], x[e]) from 0 for the keys of the block in ascending order, mix[e] = fma(mix[e], alpha, x[e])
 //   6. after `split` keys, counted from the origin: mix / sum, and total = merge(total, part) in ascending order
 //   7. the sink is merged last, into output and log-sum-exp only
 // Forbidden pairs have p = 0 and finite stand-ins for k and v; adding them changes nothing, so skipping them is free.
@@ -109,12 +109,8 @@ template <class T> bool walk(Work<T> &w, Session<T> &s, int worker, bool merge, 
       open_states(w, w.max, w.sum, w.mix);
       split_first = split;
     }
-    pack_block(w);
+    visit_block(w);
     ++*blocks;
-    for (int64_t q = 0; q < w.panels; ++q) {
-      const Panel &p = w.panel[q];
-      if (p.begin < p.end) with_vectors(p.vectors, [&](auto n) { visit<T, decltype(n)::count>(w, p); });
-    }
   }
   if (split_first != kNone) {
     close_splits(w, split_first);

@@ -110,6 +110,8 @@ template <class T, class F> QKV_INLINE void with_element(int32_t dtype, F f) {
   }
 }
 
+QKV_INLINE int64_t element_size(int32_t dtype) { return dtype == QKV_F64 ? 8 : dtype == QKV_F32 ? 4 : 2; }
+
 template <class T> QKV_INLINE T read_element(int32_t dtype, const char *p) {
   T x = 0;
   with_element<T>(dtype, [&](auto source) { x = T(decltype(source)::read(p)); });

@@ -1,18 +1,15 @@
 // A tile from start to end: rows and queries in, blocks of keys in ascending order, results out.
 #pragma once
-#include "panel.hpp"
+#include "few.hpp"
 
 namespace {
 
 // Calls f with the panel's number of vectors as a constant.
-template <int N> struct Vectors {
-  static constexpr int count = N;
-};
 template <class F> QKV_INLINE void with_vectors(int vectors, F f) {
   if (vectors == 1)
-    f(Vectors<1>());
+    f(Count<1>());
   else
-    f(Vectors<2>());
+    f(Count<2>());
 }
 
 QKV_INLINE float log1(float x) { return __builtin_logf(x); }
@@ -43,6 +40,8 @@ template <class T> void open_tile(Work<T> &w, int64_t n, int64_t g, int64_t row0
     w.panel[w.panels].lane = lane;
     w.panel[w.panels].vectors = used - lane > width ? 2 : 1;
   }
+  const bool dense_rows = call->key.stride[2] == element_size(call->key.dtype) && call->value.stride[2] == element_size(call->value.dtype);
+  w.few = used <= kFewRows<T> && dense_rows ? used : 0;
   const Panel &last = w.panel[w.panels - 1];
   for (int64_t i = 0; i < last.lane + last.vectors * width; ++i) {
     const int64_t at = least(i, used - 1), r = at / w.heads, h = g * w.heads + at % w.heads, row = row0 + r;
@@ -85,6 +84,7 @@ template <class T> void pack_queries(Work<T> &w) {
       for (int64_t d = 0; d < D; ++d) to[d * W] = 0;
     }
   }
+  if (w.few) few_queries(w);
 }
 
 // Finds the next block with a key that some row may read, at or after `from`, and cuts rows and panels to it. Answers
@@ -127,7 +127,22 @@ template <class T> void pack_block(Work<T> &w) {
                             call->E, w.value + w.begin * call->E, w.bad + w.begin, 2);
 }
 
+// All rows of the tile meet the block at hand.
+template <class T> void visit_block(Work<T> &w) {
+  if (w.few) {
+    if (__builtin_expect(visit_few(w), 1)) return;
+    few_to_panel(w);
+  }
+  pack_block(w);
+  for (int64_t q = 0; q < w.panels; ++q) {
+    const Panel &p = w.panel[q];
+    if (p.begin < p.end) with_vectors(p.vectors, [&](auto n) { visit<T, decltype(n)::count>(w, p); });
+  }
+  if (w.few) few_from_panel(w);
+}
+
 template <class T> void close_splits(Work<T> &w, int64_t split_first) {
+  if (w.few) few_to_panel(w);
   for (int64_t q = 0; q < w.panels; ++q)
     with_vectors(w.panel[q].vectors, [&](auto n) { close_split<T, decltype(n)::count>(w, w.panel[q], split_first); });
 }
@@ -135,6 +150,8 @@ template <class T> void close_splits(Work<T> &w, int64_t split_first) {
 template <class T> void open_states(Work<T> &w, T *max, T *sum, T *mix) {
   const Panel &last = w.panel[w.panels - 1];
   open_state(max, sum, mix, last.lane + last.vectors * Real<T>::width, w.call->E);
+  if (w.few)
+    for (int64_t i = 0; i < w.few * w.call->E; ++i) w.few_state[i] = 0;
 }
 
 template <class T> void merge_states(Work<T> &w, const T *max, const T *sum, const T *mix) {

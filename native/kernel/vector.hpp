@@ -130,6 +130,11 @@ template <class T> QKV_INLINE bool any(IVec<T> mask) {
   return seen != 0;
 }
 
+// A number that the compiler knows, as an argument.
+template <int N> struct Count {
+  static constexpr int count = N;
+};
+
 template <class T> QKV_INLINE bool finite(T x) {
   typename Real<T>::Bits bits;
   __builtin_memcpy(&bits, &x, sizeof x);

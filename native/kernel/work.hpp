@@ -12,6 +12,10 @@
 
 namespace {
 
+// The most lanes for which other lanes than query rows pay (few.hpp), and the keys whose scores are then computed at once.
+template <class T> constexpr int kFewRows = Real<T>::width < 4 ? 1 : Real<T>::width * 3 / 4;
+template <class T> constexpr int kFewKeys = 4 * Real<T>::width;
+
 // Hands out aligned pieces of one allocation; with a null base it only measures.
 struct Arena {
   char *base;
@@ -82,6 +86,10 @@ template <class T> struct Work {
   uint8_t *bad;         // a row of key or value held a NaN or an infinity
   bool any_bad;
 
+  // A tile of a few lanes (few.hpp): how many, or 0; queries and mixtures row by row; some keys as columns; scores.
+  int64_t few, few_depth, few_step;
+  T *few_query, *few_key, *few_score, *few_state, *few_next;
+
   // The panel at hand: [block][lanes].
   T *score, *bias;
   Int *mask;
@@ -107,6 +115,13 @@ template <class T> struct Work {
     bias = arena->take<T>(call->bias.base ? strip : 0);
     mask = arena->take<Int>(strip);
     row_buffer = arena->take<T>(E);
+    few_depth = (D + width - 1) / width * width;
+    few_step = (block_rows + 2 * kFewKeys<T> - 1) / kFewKeys<T> * kFewKeys<T>;
+    few_query = arena->take<T>(times(few_depth, kFewRows<T>, &over));
+    few_key = arena->take<T>(times(few_depth, kFewKeys<T>, &over));
+    few_score = arena->take<T>(times(few_step, kFewRows<T>, &over));
+    few_state = arena->take<T>(times(E, kFewRows<T>, &over));
+    few_next = arena->take<T>(times(E, kFewRows<T>, &over));
     if (over) arena->overflow = true;
   }
 

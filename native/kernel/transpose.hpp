@@ -1,0 +1,65 @@
+// Square transposes in registers: as many rows as a vector has lanes, read from the caller's memory, become columns.
+#pragma once
+#include "product.hpp"
+
+namespace {
+
+// The lower (H 0) or upper halves of two vectors, lane by lane in turn.
+template <class T, int H> QKV_INLINE Vec<T> interleave(Vec<T> a, Vec<T> b) {
+  constexpr int W = Real<T>::width;
+  IVec<T> order = {};
+  for (int i = 0; i < W; ++i) order[i] = typename Real<T>::Int(H * W / 2 + i / 2 + (i & 1 ? W : 0));
+  return __builtin_shuffle(a, b, order);
+}
+
+// to[d][lane] = row[lane][d] for as many d as a row has lanes; `step` numbers from one d to the next. Interleaving the
+// first half of the rows with the second, once for each bit of the row's number, is a transpose.
+template <class T, class Source> QKV_INLINE void transpose(const char *const *row, int64_t at, T *to, int64_t step) {
+  constexpr int W = Real<T>::width;
+#if defined(__AVX2__) && QKV_VECTOR_BYTES == 32
+  if constexpr (sizeof(T) == 4) {
+    // Rows i and i + 4 share a vector from the start, so that nothing has to cross its middle.
+#pragma GCC unroll 2
+    for (int c = 0; c < 8; c += 4) {
+      __m256 x[4];
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) {
+        const char *low = row[i] + at + c * Source::size, *high = row[i + 4] + at + c * Source::size;
+        if constexpr (Source::size == 4) {
+          x[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps((const float *)low)), _mm_loadu_ps((const float *)high), 1);
+        } else {
+          const __m128i both = _mm_castpd_si128(_mm_loadh_pd(_mm_load_sd((const double *)low), (const double *)high));
+          if constexpr (Source::dtype == QKV_F16)
+            x[i] = _mm256_cvtph_ps(both);
+          else
+            x[i] = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(both), 16));
+        }
+      }
+      const __m256 a = _mm256_unpacklo_ps(x[0], x[1]), b = _mm256_unpackhi_ps(x[0], x[1]);
+      const __m256 e = _mm256_unpacklo_ps(x[2], x[3]), f = _mm256_unpackhi_ps(x[2], x[3]);
+      store<T>(to + (c + 0) * step, (Vec<T>)_mm256_shuffle_ps(a, e, 0x44));
+      store<T>(to + (c + 1) * step, (Vec<T>)_mm256_shuffle_ps(a, e, 0xee));
+      store<T>(to + (c + 2) * step, (Vec<T>)_mm256_shuffle_ps(b, f, 0x44));
+      store<T>(to + (c + 3) * step, (Vec<T>)_mm256_shuffle_ps(b, f, 0xee));
+    }
+    return;
+  }
+#endif
+  Vec<T> x[W], y[W];
+#pragma GCC unroll 16
+  for (int i = 0; i < W; ++i) x[i] = load_wide<T, Source>(row[i] + at);
+#pragma GCC unroll 4
+  for (int bit = 1; bit < W; bit *= 2) {
+#pragma GCC unroll 16
+    for (int i = 0; i < W / 2; ++i) {
+      y[2 * i] = interleave<T, 0>(x[i], x[i + W / 2]);
+      y[2 * i + 1] = interleave<T, 1>(x[i], x[i + W / 2]);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < W; ++i) x[i] = y[i];
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < W; ++i) store<T>(to + i * step, x[i]);
+}
+
+}  // namespace
