@@ -326,21 +326,116 @@ def test_skipped_cases_do_not_pass() -> None:
     }
 
 
+#: Programs of which there is no attend to call, and what is said.
+NO_START = {
+    "def attend(:": "Your program does not start: line 1 is not Python; mend it there, or on the line before.",
+    "x = 1\n  y = 2": "Your program does not start: line 2 is not Python; mend it there, or on the line before.",
+    "a\0b": "Your program does not start: it is not Python; mend it there, or on the line before.",
+    "1 / 0": "Your program does not start: line 1 raises ZeroDivisionError; mend it, or take it out if attend does not "
+    "need it.",
+    "import math\nimport numpy_too as np": "Your program does not start: line 2 imports numpy_too, which the lab does not "
+    "have; lists and the module math are enough.",
+    "raise SystemExit": "Your program does not start: line 1 ends the program; take exit() and quit() out.",
+    "n = input('how many? ')": "Your program does not start: line 1 asks for input; take input() out.",
+    "": "Your program cannot be called: it defines no function attend; write def attend(query, keys, values, allowed): at "
+    "the start of a line.",
+    "attend = 5": "Your program cannot be called: it defines no function attend; write",
+    "class Lab:\n    def attend(self, *four): pass": "Your program cannot be called: it defines no function attend; write",
+    "import math\ndef attend(query, keys, values): pass": "Your program cannot be called: the attend of line 2 does not "
+    "take four arguments; write",
+    "def attend(q, k, v, a, *, scale): pass": "Your program cannot be called: the attend of line 1 does not take four",
+    "class Trap(SyntaxError):\n    lineno = msg = property(lambda self: 1 / 0)\nraise Trap": "Your program does not start: "
+    "line 3 raises Trap",
+}
+
+
+@pytest.mark.parametrize("source", NO_START)
+def test_a_program_that_does_not_start_is_told_so_and_breaks_no_clause(source: str) -> None:
+    """G2: what, where, and the way out; the exception's own words beside it."""
+    report = grade(source)
+    found = failure(report)
+    assert found["says"].startswith(NO_START[source])
+    assert (found["kind"], found["clause"], found["cause"]) == ("not started", None, None)
+    assert found["hints"]
+    assert report.counts["not run"] == len(CASE_IDS) - 1
+    text = report.text()
+    assert "clause" not in text
+    assert f": {' '.join(found['yours']['message'].split())}"[:60] in text
+    assert text.endswith(f"{len(CASE_IDS) - 1} cases were not run: the program does not start")
+
+
 @pytest.mark.parametrize(
-    ("source", "says"),
+    "head", ["attend(*four)", "attend(q, k, v, a=None)", "attend(q, k, v, a, *more, scale=1, **other)"]
+)
+def test_whatever_takes_four_arguments_can_be_called(head: str) -> None:
+    assert grade(f"def {head}: raise KeyError").cases[0]["status"] == "passed"
+
+
+@pytest.mark.parametrize(
+    ("body", "cause"),
     [
-        ("def attend(:", "The file could not be loaded: SyntaxError at line 1."),
-        ("1 / 0", "The file could not be loaded: ZeroDivisionError at line 1."),
-        ("import numpy_that_is_not_there", "The file could not be loaded: ModuleNotFoundError at line 1."),
-        ("x = 1", "The file defines no function attend(query, keys, values, allowed)."),
-        ("attend = 5", "The file defines no function attend(query, keys, values, allowed)."),
-        ("a\0b", "The file could not be loaded:"),
+        ("raise SystemExit(1)", "exits"),
+        ("import sys; sys.exit()", "exits"),
+        ("return math.sqrt(2)", "name-undefined"),
+        ("import numpy_too", "module-missing"),
+        ("return input()", "asks-the-keyboard"),
+        ("return attend(*given)", "recurses-forever"),
     ],
 )
-def test_a_file_that_does_not_load_says_why(source: str, says: str) -> None:
-    report = grade(source)
-    assert failure(report)["says"].startswith(says)
-    assert report.counts["not run"] == len(CASE_IDS) - 1
+def test_an_exception_that_is_one_mistake_is_named(body: str, cause: str) -> None:
+    """The text of the exception stands beside its type."""
+    report = grade(f"def attend(*given):\n    {body}\n")
+    found = failure(report)
+    assert (found["kind"], found["cause"]["id"]) == ("crashed", cause)
+    said = found["yours"]["message"]
+    assert f"  yours  {found['yours']['text']}{': ' if said else ''}{said[:40]}" in report.text()
+    assert said or body.startswith("import sys")
+
+
+def test_what_was_not_made_small_is_not_called_the_smallest() -> None:
+    """A host that stops a case while its input is made smaller has the input as it was drawn."""
+    news: list[dict[str, Any]] = []
+    report = grade(solution("wrong", "forgot_scale"), on_case=news.append)
+    first = report.first_failure
+    assert first is not None
+    (early,) = (one["record"] for one in news if one["event"] == "shrink" and one["id"] == first["id"])
+    assert early["failure"]["numbers"] > first["failure"]["numbers"]
+    assert (early["failure"]["smallest"], first["failure"]["smallest"]) == (False, True)
+    assert "the input:\n" in explain(early)
+    assert "the smallest input that shows it:\n" in explain(first)
+    hung = grade(solution("right", "loops"), skip={"mask": 2.0}).first_failure
+    assert hung is not None
+    assert hung["failure"]["smallest"] is False
+
+
+def test_a_mistake_that_is_known_is_not_looked_for_again() -> None:
+    """Cases that fail by one mistake show one input, and cost one search; those that fail by another do not."""
+
+    def calls(source: str) -> tuple[int, Report]:
+        class Counted(grader.Local):
+            count = 0
+
+            def call(self, problem: Any) -> Any:
+                Counted.count += 1
+                return super().call(problem)
+
+        report = grade(Counted(source), hidden=1)
+        return Counted.count, report
+
+    fewest = calls(solution("right", "loops"))[0]
+    for name in ("forgot_scale", "wrong_axis", "remembers", "prints"):
+        count, report = calls(solution("wrong", name))
+        failed = [case["failure"]["code"] for case in report.cases if case["status"] == "failed"]
+        assert len(failed) > len(set(failed)), name
+        assert count < 2 * fewest, (name, count, fewest)
+    # Two mistakes in one program stay two, with an input each.
+    source = (
+        solution("wrong", "forgot_scale").replace("if may)", "if True)").replace("if may else 0.0", "if True else 0.0")
+    )
+    report = calls(source)[1]
+    shown = {case["failure"]["cause"]["id"]: case["failure"]["code"] for case in report.cases if case["failure"]}
+    assert shown.keys() >= {"no-scale", "mask-ignored"}
+    assert len(set(shown.values())) == len(shown)
 
 
 def test_the_text_shows_input_answers_clause_cause_and_hints() -> None:
@@ -370,73 +465,7 @@ def test_printing_is_kept_short() -> None:
     assert (len(report.printed), report.printed_cut) == (grader.PRINTED, True)
 
 
-# Inputs of one's own ----------------------------------------------------------------------------------------------------
-
-
-def test_extra_cases_are_judged_by_the_definition() -> None:
-    source = solution("wrong", "minus_a_billion")
-    extra = [
-        ([1], [[-2e9], [0]], [[1], [2]], [True, False]),
-        {"id": "mine", "query": [1], "keys": [[1]], "values": [[2]]},
-    ]
-    report = grade(source, extra_cases=extra)
-    records = {case["id"]: case for case in report.cases if case["group"] == "extra"}
-    assert list(records) == ["extra-1", "mine"]
-    assert records["extra-1"]["failure"]["cause"]["id"] == "sentinel-mask"
-    assert records["mine"]["status"] == "passed"
-
-
-def test_one_input_shows_both_answers_and_the_clause() -> None:
-    record = try_input(solution("right", "loops"), ([1], [[1], [0]], [[1], [2]], [True, True]))
-    assert record["status"] == "passed"
-    assert record["yours"]["text"] == record["right"]["text"] == "([0.731059, 0.268941], [1.26894])"
-    record = try_input(solution("right", "loops"), ([1], [[1], [0]], [[1], [2]], [False, False]))
-    assert (record["status"], record["clause"]["number"]) == ("passed", "C2")
-    assert record["right"]["error"] == "ValueError"
-    record = try_input(solution("wrong", "mask_of_ints"), ([1], [[1]], [[1]], [1]))
-    assert (record["status"], record["clause"]["number"]) == ("failed", "B4")
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("attend([1, -2.5], [[1, 0]], [[2]], [True])", ([1, -2.5], [[1, 0]], [[2]], [True])),
-        ("attend([1], [[1], [2]], [[2], [3]])", ([1], [[1], [2]], [[2], [3]], [True, True])),
-        ('{"query": [1], "keys": [[1]], "values": [[2]], "allowed": [false]}', ([1], [[1]], [[2]], [False])),
-        ("[1], [[1]], [[inf]], (True,)", ([1], [[1]], [[math.inf]], (True,))),
-        ("attend(query=[1], keys=[], values=[], allowed=[])", ([1], [], [], [])),
-        ("attend('ab', None, [[float('-inf')]], 5)", ("ab", None, [[-math.inf]], 5)),
-    ],
-)
-def test_an_input_is_read_as_people_write_it(text: str, problem: Any) -> None:
-    assert read_input(text) == problem
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "line 1 is neither Python nor JSON"),
-        ("attend([1], [[1]]", "line 1 is neither"),
-        ("attend(__import__('os').system('true'), [[1]], [[1]])", "holds something that is not a number"),
-        ("[x for x in range(9)], [[1]], [[1]]", "holds something that is not a number"),
-        ("5", "must hold query, keys, values and allowed"),
-        ("attend([1])", "has no keys"),
-        ('{"query": [1], "keys": [[1]], "values": [[2]], "mask": [true]}', "has a field 'mask'"),
-        ("[" * 5000 + "]" * 5000, "neither|nested"),
-        ("1" * 200_000, "at most 100,000 characters"),
-    ],
-)
-def test_an_input_that_is_none_says_what_is_wrong(text: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        read_input(text)
-
-
-@pytest.mark.parametrize(
-    "value", [[1.5, math.inf, -math.inf], (1, [2, True]), None, "ab", {0: [1.0]}, 2 + 1j, 10**400, -0.0]
-)
-def test_inputs_survive_json(value: Any) -> None:
-    there = json.loads(json.dumps(grader.encode(value), allow_nan=False))
-    assert grader._same(grader.decode(there), value)
+# Submissions ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_submission_is_its_code_and_a_report_in_it_is_nothing() -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from qkv.cli.main import main
-from qkv.learn import batch, check_solution, grade
+from qkv.learn import batch, check_solution, grade, grader
 from qkv.learn.grader import CASE_IDS, Report, essence, submission, submitted_code
 from qkv.learn.runner import Child, Limits, check_file, check_source, read_solution
 
@@ -73,7 +73,7 @@ HOSTILE = {
     "loops": ("hang", "did not answer within"),
     "loops_at_load": ("hang", "did not load within"),
     "prints": ("hang", "did not answer within"),
-    "reads_the_definition": ("crashed", "PermissionError"),
+    "reads_the_definition": ("not started", "PermissionError"),
     "recurses": ("crashed", "RecursionError|ended|did not answer"),
     "sleeps": ("hang", "did not answer within"),
     "starts_threads": ("crashed", "RuntimeError|did not answer|MemoryError"),
@@ -115,6 +115,69 @@ def test_a_hostile_program_costs_its_time_and_nothing_else(
     assert [path.name for path in tmp_path.iterdir()] == ["keep"]
 
 
+#: What a program writes where its answers go, and may: lines, half a line, what looks like an answer.
+RUBBISH = {
+    "lines": r"b'rubbish\n' * 3",
+    "half a line": "b'rubbish'",
+    "much": "b'x' * 5_000_000",
+    "what looks loaded": r"""b'{"kind": "loaded", "id": 2}\n' * 99""",
+    "what looks right": r"""b'{"kind": "returned", "value": [[1], [1]], "changed": [], "shared": false}\n'""",
+    "no object": r"b'[[]]\n'",
+}
+
+
+@pytest.mark.parametrize("when", ["at its start", "in a call"])
+@pytest.mark.parametrize("what", RUBBISH)
+def test_rubbish_among_the_answers_is_called_that(what: str, when: str) -> None:
+    write = f"for at in range(3, 16):\n        try: os.write(at, {RUBBISH[what]})\n        except OSError: pass\n"
+    right = RIGHT.read_text(encoding="utf-8")
+    if when == "at its start":
+        source = "import os\nif True:\n    " + write + right
+    else:
+        source = "import os\n" + right.replace("    numbers = [", f"    {write}    numbers = [")
+    report = check_source(source, limits=Limits(seconds=1, total=1))
+    found = first(report)
+    assert found["id"] == CASE_IDS[0 if when == "at its start" else 1]
+    assert "it wrote something that is no answer where its answers go" in found["failure"]["says"]
+    assert found["failure"]["kind"] == "died"
+
+
+def test_a_program_that_reads_no_request_is_a_hang_and_holds_nobody_up() -> None:
+    """Its line is full then; whoever writes to it would wait for ever."""
+    source = "import os\nkept, ends = os.dup(3), os.pipe()\nos.dup2(ends[0], 3)\ndef attend(*_): return 1\n"
+    with Child(source, limits=Limits(0.3, 5)) as child:
+        assert child.load() == {"kind": "loaded"}
+        outcome = child.call(([1.0] * 50_000, [[1.0]], [[1.0]], [True]))
+        assert outcome == {"kind": "hang", "seconds": 0.3}
+
+
+@pytest.mark.parametrize("name", ["exits_hard", "sleeps"])
+def test_starting_again_costs_the_program_that_made_it_necessary(name: str) -> None:
+    """So a class takes no longer than its limits say, whatever is in it."""
+    source = (HERE / "hostile" / f"{name}.py").read_text(encoding="utf-8")
+    starts = 0
+
+    class Counted(Child):
+        def _start(self) -> bool:
+            nonlocal starts
+            if began := super()._start():
+                starts += 1
+                # A start that takes very long, by the clock of the limits.
+                self._spent += 0.5 if starts > 1 else 0.0
+            return began
+
+    with Counted(source, limits=Limits(0.05, 2)) as child:
+        report = grade(child)
+    assert 2 <= starts <= 5
+    assert report.counts["not run"] >= len(CASE_IDS) - 7
+    assert report.why_not_run.endswith("cases were not run: the time was used up")
+    with Child(source, limits=Limits(0.05, 100)) as child:
+        child.call(([1.0], [[1.0]], [[1.0]], [True]))
+        spent = child._spent
+        child.load()
+        assert child._spent > spent, "the second start is not free"
+
+
 def test_after_a_hang_the_rest_is_graded() -> None:
     """A loop in one case costs that case."""
     source = RIGHT.read_text(encoding="utf-8")
@@ -132,7 +195,7 @@ def test_a_solution_has_the_standard_library_and_nothing_else() -> None:
     for module in ("numpy", "qkv", "plain", "rich"):
         report = check_source(f"import {module}\n" + RIGHT.read_text(encoding="utf-8"))
         assert first(report)["id"] == "load"
-        assert "ModuleNotFoundError" in first(report)["failure"]["says"]
+        assert f"line 1 imports {module}, which the lab does not have" in first(report)["failure"]["says"]
     imports = "import collections, decimal, fractions, functools, heapq, itertools, random, re, statistics, typing\n"
     assert check_source(imports + RIGHT.read_text(encoding="utf-8")).passed
 
@@ -280,7 +343,9 @@ def test_the_same_seed_gives_the_same_grades(run: Run, tmp_path: Path) -> None:
         return result["report"]
 
     assert essence(graded(1)) == essence(graded(1))
-    assert graded(1)["cases"] != graded(2)["cases"]
+    hidden = [[case.problems for case in grader._cases(0, seed) if case.hidden] for seed in (1, 2)]
+    assert len(hidden[0]) == len(hidden[1]) == 12
+    assert not any(one == two for one, two in zip(*hidden, strict=True))
 
 
 def test_grade_without_a_seed_says_which_it_drew(run: Run, tmp_path: Path) -> None:

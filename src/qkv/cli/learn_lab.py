@@ -79,7 +79,7 @@ def add_grade(verbs: Any) -> None:
         "--seed", metavar="N", type=int, help="seed of the hidden inputs (default: a new one, which is printed)"
     )
     parser.add_argument("--jobs", metavar="N", type=int, help="how many at a time (default: one per core)")
-    _add_limits(parser, seconds=1.0, total=5.0)
+    _add_limits(parser, seconds=1.0, total=4.0)
     parser.add_argument("--json", action="store_true", help="print all reports as JSON")
     parser.set_defaults(run=grade)
 
@@ -151,10 +151,13 @@ def _show(report: Report, name: str, hints: int) -> None:
                 draw.lines(line)
             else:
                 draw.text(line.strip(), indent=indent)
-    others = [case for case in report.cases if case["status"] != "passed" and case is not first]
+    others = [case for case in report.cases if case["status"] == "failed" and case is not first]
     if others:
         draw.heading("also")
         draw.table(["case", "what happened"], [[case["id"], _short(case)] for case in others], left=[0, 1])
+    if report.why_not_run:
+        draw.text()
+        draw.text(report.why_not_run)
     if report.printed:
         draw.heading("it printed")
         draw.lines(report.printed[:1000].rstrip("\n") + ("\n…" if len(report.printed) > 1000 else ""))

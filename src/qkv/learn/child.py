@@ -1,8 +1,9 @@
 """The other side of `runner`: a bare Python that runs one solution and says what its calls came to.
 
 Started as `python -I -S child.py GRADER LIMITS`: no site packages, so a solution has what it has in the page, the
-standard library. It takes one line of JSON per request, `{"load": source}` or `{"call": input}`, and answers with an
-outcome each. It judges nothing and does not know the definition.
+standard library. It takes one line of JSON per request, `{"load": source}` (null: the same again) or `{"call": input}`,
+with an `id`, and answers with an outcome each that has the same `id`. It judges nothing and does not know the
+definition.
 
 The limits are those of the operating system where it has them, and an audit hook that refuses processes, signals,
 sockets, foreign code and writing. That holds off accidents and pranks. It is no sandbox: to grade strangers, use a
@@ -11,6 +12,8 @@ container.
 
 from __future__ import annotations
 
+import _sitebuiltins
+import builtins
 import contextlib
 import importlib.util
 import json
@@ -43,6 +46,8 @@ def main() -> None:
     for stream in (0, 1, 2):
         os.dup2(nothing, stream)
     sys.argv[:] = [""]
+    # What `site` adds, since learners use it; the page's Python has it as well.
+    builtins.exit, builtins.quit = (_sitebuiltins.Quitter(name, "") for name in ("exit", "quit"))
     _limit(limits)
     _refuse(os.path.dirname(os.path.dirname(os.path.abspath(grader_path))))  # noqa: PTH120, PTH100
     serve(grader, requests, replies)
@@ -63,6 +68,7 @@ def serve(grader: ModuleType, requests: Any, replies: Any) -> None:
             outcome = solution.load()
         else:
             outcome = solution.call(tuple(grader.decode(part) for part in request["call"]))
+        outcome["id"] = request["id"]
         printed, cut = solution.printed()
         if printed != told:
             told = printed

@@ -14,10 +14,10 @@ gives the learner's numbers on the failing input and on several others. The sour
 
 from __future__ import annotations
 
-import ast
 import builtins
 import json
 import math
+import re
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -116,6 +116,8 @@ def decode(data: Any) -> Any:
         return [decode(item) for item in data]
     if not isinstance(data, dict):
         return data
+    if len(data) != 1:
+        raise ValueError("an input cannot hold an object; write numbers, lists, tuples, texts, True, False or None")
     ((tag, content),) = data.items()
     if tag == "float":
         return float(content)
@@ -131,79 +133,412 @@ def decode(data: Any) -> Any:
 
 
 def read_input(text: str) -> Problem:
-    """An input of `attend` as a learner writes it down: Python or JSON.
+    """An input of `attend` as a learner writes it down: Python, JSON, or a few lines of numbers.
 
-    Takes `attend([1], [[1]], [[2]], [True])`, the same without `attend`, and an object with the fields query, keys,
-    values and, if not all keys are allowed, allowed. `nan` and `inf` are names one may write.
+    Takes `attend([1], [[1]], [[2]], [True])`, the same without `attend`, an object with the fields query, keys, values
+    and, if not all keys are allowed, allowed, and lines such as `keys: 1 0; 0 1`. Numbers may be computed: `1/3`,
+    `10**400`, `[1] * 3`, `math.sqrt(2)`; `nan` and `inf` are names one may write. Nothing is guessed: what has two
+    readings, or none, is refused.
 
     >>> read_input("attend([1, 0], [[1, inf]], [[2]], [True])")
     ([1, 0], [[1, inf]], [[2]], [True])
     >>> read_input('{"query": [1], "keys": [[1]], "values": [[2]]}')
     ([1], [[1]], [[2]], [True])
+    >>> read_input("query: 1 0\\nkeys: 1 0; 0 1\\nvalues: 10; 20\\nallowed: yes no")
+    ([1, 0], [[1, 0], [0, 1]], [[10], [20]], [True, False])
 
     Raises:
-        ValueError: the text is not such an input; the message says where.
+        ValueError: the text is not such an input; the message says where, and what may be written.
     """
     if len(text) > 100_000:
         raise ValueError("an input must have at most 100,000 characters; find a smaller one that breaks too")
-    try:
-        tree = ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
-        line = getattr(error, "lineno", None) or 1
-        raise ValueError(
-            f"line {line} is neither Python nor JSON; write it like attend([1, 0], [[1, 0]], [[2]], [True])"
-        ) from None
-    fields: dict[str, Any] = {}
-    names = ("query", "keys", "values", "allowed")
-    try:
-        if isinstance(tree, ast.Call):
-            fields.update(zip(names, (_literal(item) for item in tree.args), strict=False))
-            fields.update((word.arg or "", _literal(word.value)) for word in tree.keywords)
-        elif isinstance(tree, ast.Dict):
-            fields.update(_literal(tree))
-        else:
-            fields.update(zip(names, _literal(tree), strict=False))
-    except RecursionError:
-        raise ValueError("the input is nested too deeply to be read; flatten it") from None
-    except TypeError:
-        raise ValueError("the input must hold query, keys, values and allowed; write it like attend(…)") from None
-    missing = [name for name in names[:3] if name not in fields]
-    if missing or set(fields) - set(names):
-        wrong = f"has no {missing[0]}" if missing else f"has a field {sorted(set(map(str, fields)) - set(names))[0]!r}"
-        raise ValueError(f"the input must have query, keys, values and allowed, but {wrong}")
+    fields = _small_form(text) if _FIELD.match(text) else _Reader(text).fields()
+    for name in _FIELDS[:3]:
+        if name not in fields:
+            raise ValueError(f"the input must have query, keys, values and allowed, but has no {name}; {_LIKE_THIS}")
     if "allowed" not in fields:
-        fields["allowed"] = [True] * (len(fields["keys"]) if isinstance(fields["keys"], (list, tuple)) else 1)
+        fields["allowed"] = [True] * (len(fields["keys"]) if type(fields["keys"]) in (list, tuple) else 1)
     return fields["query"], fields["keys"], fields["values"], fields["allowed"]
 
 
+_FIELDS = ("query", "keys", "values", "allowed")
+_LIKE_THIS = "write it like attend([1, 0], [[1, 0]], [[2]], [True])"
+_DEPTH = 20  # brackets and signs within each other
+_SIZE = 10_000  # things in a list that is computed, and bits of an int
+
 _NAMES: dict[str, Any] = {"nan": math.nan, "NaN": math.nan, "inf": math.inf, "Infinity": math.inf}
-_NAMES |= {"true": True, "false": False, "null": None}
+_NAMES |= {"True": True, "False": False, "None": None, "true": True, "false": False, "null": None}
+_NAMES |= {"pi": math.pi, "e": math.e}
+_DIGITS = r"\d+(?:_\d+)*"
+_NUMBER = re.compile(rf"0[xX][\da-fA-F]+|(?:{_DIGITS}\.?(?:{_DIGITS})?|\.{_DIGITS})(?:[eE][+-]?\d+)?[jJ]?")
+_TOKEN = re.compile(
+    r"""(?P<space>[ \t\r\f]+|\#[^\n]*|\\\n) | (?P<line>\n) | (?P<number>\.?\d(?:[eE][+-]\d|[\w.])*)
+    | (?P<word>[^\W\d]\w*) | (?P<text>'[^'\\\n]*'|"[^"\\\n]*") | (?P<sign>\*\*|[-+*/()\[\]{},:=.]) | (?P<other>.)""",
+    re.VERBOSE | re.DOTALL,
+)
 
 
-def _literal(node: ast.AST) -> Any:
-    if isinstance(node, ast.Constant) and type(node.value) in (int, float, complex, str, bool, type(None)):
-        return node.value
-    if isinstance(node, ast.List):
-        return [_literal(item) for item in node.elts]
-    if isinstance(node, ast.Tuple):
-        return tuple(_literal(item) for item in node.elts)
-    if isinstance(node, ast.Dict) and None not in node.keys:
-        return {_literal(key): _literal(item) for key, item in zip(node.keys, node.values, strict=True) if key}
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd)):
-        number = _literal(node.operand)
-        if type(number) in (int, float, complex):
-            return -number if isinstance(node.op, ast.USub) else number
-    if isinstance(node, ast.Name) and node.id in _NAMES:
-        return _NAMES[node.id]
-    if (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and node.func.id == "float"
-        and [type(item) for item in node.args] == [ast.Constant]
-    ):
-        return float(_literal(node.args[0]))
-    line = getattr(node, "lineno", 1)
-    raise ValueError(f"line {line} holds something that is not a number, list, True or False; write the numbers out")
+def _number(text: str) -> int | float | complex | None:
+    """The number that is written there, or None."""
+    if not _NUMBER.fullmatch(text):
+        return None
+    try:
+        if text[:2] in ("0x", "0X"):
+            return int(text, 16)
+        if text[-1] in "jJ":
+            return complex(0.0, float(text[:-1]))
+        return int(text) if text.replace("_", "").isdigit() else float(text)
+    except ValueError:  # an int of thousands of digits
+        return None
+
+
+class _Token(NamedTuple):
+    kind: str  # "number", "word", "text", "sign" or "end"
+    text: str
+    line: int
+
+
+class _Reader:
+    """Reads one input, by recursive descent with a depth of its own: an interpreter's stack may be a small one."""
+
+    def __init__(self, text: str) -> None:
+        self.tokens: list[_Token] = []
+        self.at = 0
+        self.depth = 0
+        self.made = 0
+        line = 1
+        for found in _TOKEN.finditer(text):
+            kind = found.lastgroup or ""
+            if kind == "line":
+                line += 1
+            elif kind == "other":
+                if found.group() in "'\"":
+                    raise self._refusal(
+                        line, "has a text that does not end, or holds a backslash", "write it like 'ab'"
+                    )
+                raise self._refusal(
+                    line, f"holds {found.group()!r}", "write numbers, lists and attend(…), nothing else"
+                )
+            elif kind != "space":
+                self.tokens.append(_Token(kind, found.group(), line))
+            elif found.group().startswith("\\"):
+                line += 1
+        self.end = _Token("end", "", line)
+
+    @staticmethod
+    def _refusal(line: int, what: str, way_out: str) -> ValueError:
+        return ValueError(f"line {line} {what}; {way_out}")
+
+    @property
+    def token(self) -> _Token:
+        return self.tokens[self.at] if self.at < len(self.tokens) else self.end
+
+    def _takes(self, *signs: str) -> str:
+        """The sign that comes next, if it is one of these; it is then behind."""
+        token = self.token
+        if token.kind != "sign" or token.text not in signs:
+            return ""
+        self.at += 1
+        return token.text
+
+    def _wants(self, sign: str) -> None:
+        if self._takes(sign):
+            return
+        token = self.token
+        if token.kind == "end":
+            raise self._refusal(
+                token.line, f"is neither Python nor JSON: it ends where {sign!r} should stand", _LIKE_THIS
+            )
+        before = self.tokens[self.at - 1] if self.at else self.end
+        if {before.kind, token.kind} <= {"number", "word", "text"}:
+            way_out = "put a comma between the two, and write decimals with a point"
+            raise self._refusal(token.line, f"holds {before.text} {token.text} with nothing between", way_out)
+        what = f"is neither Python nor JSON: it has {token.text!r} where {sign!r} should stand"
+        raise self._refusal(token.line, what, _LIKE_THIS)
+
+    def fields(self) -> dict[str, Any]:
+        """The arguments of `attend` by name, as far as they are there."""
+        if self.token.kind == "end":
+            raise self._refusal(self.token.line, "is neither Python nor JSON: there is nothing", _LIKE_THIS)
+        first = self.token
+        if first.kind == "word" and first.text not in (*_NAMES, *_CALLS, *_MODULES):
+            if [token.text for token in self.tokens[:2]] != ["attend", "("]:
+                what = f"begins with {first.text!r}"
+                raise self._refusal(first.line, what, f"the input is a call of attend and nothing else: {_LIKE_THIS}")
+            self.at += 2
+            fields = self._arguments()
+        else:
+            fields = self._given(self._whole())
+        if self.token.kind != "end":
+            what = f"goes on with {self.token.text!r} after the input"
+            raise self._refusal(self.token.line, what, f"write one input and nothing else: {_LIKE_THIS}")
+        return fields
+
+    def _whole(self) -> Any:
+        """All of the text: one value, or several with commas between."""
+        values = [self._value()]
+        several = False
+        while self._takes(","):
+            several = True
+            if self.token.kind == "end":
+                break
+            values.append(self._value())
+        return tuple(values) if several else values[0]
+
+    def _given(self, value: Any) -> dict[str, Any]:
+        if type(value) is dict:
+            for name in value:
+                self._known(name)
+            return value
+        if type(value) not in (list, tuple):
+            raise ValueError(f"the input must hold query, keys, values and allowed, but is one value; {_LIKE_THIS}")
+        self._count(len(value))
+        return dict(zip(_FIELDS, value, strict=False))
+
+    def _arguments(self) -> dict[str, Any]:
+        fields: dict[str, Any] = {}
+        positions = 0
+        while not self._takes(")"):
+            if self.token.kind == "sign" and self.token.text in ("*", "**"):
+                raise self._refusal(self.token.line, f"unpacks with {self.token.text}", "write every argument out")
+            following = self.tokens[self.at + 1 : self.at + 2]
+            if self.token.kind == "word" and following and following[0].text == "=" and following[0].kind == "sign":
+                name = self.token.text
+                self.at += 2
+                self._known(name)
+            else:
+                if len(fields) > positions:
+                    way_out = "write arguments without a name first"
+                    raise self._refusal(
+                        self.token.line, "has an argument without a name after one with a name", way_out
+                    )
+                positions += 1
+                name = _FIELDS[positions - 1] if positions <= len(_FIELDS) else ""
+            value = self._value()
+            if name in fields:
+                raise ValueError(
+                    f"the input must have query, keys, values and allowed once, but has {name} twice; {_ONCE}"
+                )
+            if name:
+                fields[name] = value
+            if not self._takes(","):
+                self._wants(")")
+                break
+        self._count(positions)
+        return fields
+
+    @staticmethod
+    def _count(given: int) -> None:
+        if given > len(_FIELDS):
+            raise ValueError(
+                f"the input must have four parts, query, keys, values and allowed, but has {given}; leave the others out"
+            )
+
+    @staticmethod
+    def _known(name: Any) -> None:
+        if name not in _FIELDS:
+            raise ValueError(
+                f"the input must have query, keys, values and allowed, but has a field {name!r}; leave it out or rename it"
+            )
+
+    # Values: sums of products of powers ----------------------------------------------------------------------------------
+
+    def _value(self) -> Any:
+        value = self._product()
+        while sign := self._takes("+", "-"):
+            value = self._computed(sign, value, self._product())
+        return value
+
+    def _product(self) -> Any:
+        value = self._signed()
+        while sign := self._takes("*", "/"):
+            value = self._computed(sign, value, self._signed())
+        return value
+
+    def _signed(self) -> Any:
+        self.depth += 1
+        if self.depth > _DEPTH:
+            what = f"is nested more than {_DEPTH} deep"
+            raise self._refusal(
+                self.token.line, what, "attend takes lists of numbers and lists of such lists; flatten it"
+            )
+        line = self.token.line
+        sign = self._takes("-", "+")
+        if sign:
+            value = self._signed()
+            if type(value) not in (int, float, complex):
+                raise self._refusal(line, f"has a {sign} before something that is not a number", "write the number out")
+            value = -value if sign == "-" else value
+        else:
+            value = self._single()
+            if self._takes("**"):
+                value = self._computed("**", value, self._signed())
+        self.depth -= 1
+        return value
+
+    def _computed(self, sign: str, a: Any, b: Any) -> Any:
+        """a sign b, of numbers, or of a list and how many times."""
+        line = self.tokens[self.at - 1].line
+        kinds = type(a), type(b)
+        if sign == "*" and int in kinds and (list in kinds or tuple in kinds):
+            items, times = (b, a) if kinds[0] is int else (a, b)
+            self.made += max(len(items), sum(1 for _ in _leaves(items))) * max(0, times)
+            if self.made > _SIZE:
+                what = f"makes lists of more than {_SIZE:,} things"
+                raise self._refusal(line, what, "find a smaller input that breaks too")
+            return _fresh(items * times)
+        if not all(kind in (int, float, complex) for kind in kinds):
+            raise self._refusal(line, f"has a {sign} between things that are not numbers", "write the value out")
+        try:
+            if sign == "**":
+                if type(b) is int and type(a) is int and b >= 0 and a.bit_length() * b > _SIZE:
+                    raise OverflowError
+                value = a**b
+            else:
+                value = a * b if sign == "*" else a / b if sign == "/" else a + b if sign == "+" else a - b
+        except ArithmeticError:
+            what = f"has a {sign} whose result is no number that fits"
+            raise self._refusal(line, what, "write the number out, or inf") from None
+        if type(value) is int and value.bit_length() > _SIZE:
+            raise self._refusal(line, f"makes an int of more than {_SIZE:,} bits", "take a smaller one")
+        return value
+
+    def _single(self) -> Any:
+        token = self.token
+        self.at += 1
+        if token.kind == "number":
+            number = _number(token.text)
+            if number is None or (type(number) is int and number.bit_length() > _SIZE):
+                raise self._refusal(
+                    token.line, f"holds {token.text[:40]!r}, which is no number that fits", "write it like 1.5"
+                )
+            return number
+        if token.kind == "text":
+            return token.text[1:-1]
+        if token.kind == "word":
+            return self._named(token)
+        if token.kind == "sign":
+            if token.text == "(":
+                items, comma = self._items(")")
+                return tuple(items) if comma or not items else items[0]
+            if token.text == "[":
+                return self._items("]")[0]
+            if token.text == "{":
+                return self._object()
+        if token.kind == "end":
+            raise self._refusal(
+                token.line, "is neither Python nor JSON: it ends where a value should stand", _LIKE_THIS
+            )
+        what = f"is neither Python nor JSON: it has {token.text!r} where a value should stand"
+        raise self._refusal(token.line, what, _LIKE_THIS)
+
+    def _items(self, close: str) -> tuple[list[Any], bool]:
+        """What stands before the closing bracket, and whether there was a comma."""
+        items: list[Any] = []
+        comma = False
+        while not self._takes(close):
+            items.append(self._value())
+            if not self._takes(","):
+                self._wants(close)
+                break
+            comma = True
+        return items, comma
+
+    def _object(self) -> dict[Any, Any]:
+        found: dict[Any, Any] = {}
+        while not self._takes("}"):
+            line = self.token.line
+            key = self._value()
+            self._wants(":")
+            value = self._value()
+            if type(key) not in (str, int, float, bool, type(None)):
+                raise self._refusal(line, "has a key that is no text and no number", "write the name in quotes")
+            if key in found:
+                raise self._refusal(line, f"has the key {key!r} twice", _ONCE)
+            found[key] = value
+            if not self._takes(","):
+                self._wants("}")
+                break
+        return found
+
+    def _named(self, token: _Token) -> Any:
+        name = token.text
+        if name in _MODULES and self._takes("."):
+            name = self.token.text if self.token.kind == "word" else ""
+            self.at += 1
+        if name in _CALLS and self._takes("("):
+            arguments, _ = self._items(")")
+            try:
+                if len(arguments) == 1 and type(arguments[0]) in _CALLS[name][1]:
+                    return _CALLS[name][0](arguments[0])
+            except (ValueError, OverflowError):
+                pass
+            raise self._refusal(token.line, f"calls {name} on something that gives no number", "write the number out")
+        if name in _NAMES:
+            return _NAMES[name]
+        allowed = "numbers, True, False, None, nan, inf, pi, sqrt(2), texts, and lists, tuples and dicts of these"
+        raise self._refusal(token.line, f"holds {name or token.text!r}, which is not known here", f"write {allowed}")
+
+
+_ONCE = "leave one of them out"
+_MODULES = ("math", "np", "numpy")  # whose nan, inf, pi, e and sqrt people write
+#: What may be called, and on what.
+_CALLS: dict[str, tuple[Callable[[Any], Any], tuple[type, ...]]] = {
+    "float": (float, (int, float, str)),
+    "sqrt": (math.sqrt, (int, float)),
+}
+
+_FIELD = re.compile(r"\s*(?:query|keys|values|allowed)[ \t]*:")
+
+
+def _small_form(text: str) -> dict[str, Any]:
+    """Lines of numbers: `query: 1 0`, `keys: 1 0; 0 1`, `values: 10; 20`, `allowed: yes no`."""
+    fields: dict[str, Any] = {}
+    for at, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        name, colon, content = line.partition(":")
+        name = name.strip()
+        if not colon or name not in _FIELDS:
+            raise ValueError(
+                f"line {at} must begin with query:, keys:, values: or allowed:, but is {line.strip()[:40]!r}; {_ROWS}"
+            )
+        if name in fields:
+            raise ValueError(f"line {at} gives {name} a second time; {_ONCE}")
+        rows = [[_word(word, name) for word in _words(row, name)] for row in content.split(";")]
+        if name in ("query", "allowed"):
+            if len(rows) > 1:
+                raise ValueError(f"{name} must be one row, but has {len(rows)} parted by ';'; leave the ';' out")
+            fields[name] = rows[0]
+        else:
+            fields[name] = rows if content.strip() else []
+    return fields
+
+
+_ROWS = "write query: 1 0 and, below it, keys: 1 0; 0 1"
+
+
+def _words(row: str, name: str) -> list[str]:
+    """The words of a row, with blanks between, or with commas and blanks."""
+    words = row.split()
+    return [word.removesuffix(",") if at < len(words) - 1 else word for at, word in enumerate(words)]
+
+
+def _word(word: str, name: str) -> Any:
+    sign, bare = (word[0], word[1:]) if word[:1] in ("-", "+") else ("", word)
+    truths = {"yes": True, "true": True, "no": False, "false": False}
+    if name == "allowed" and word.lower() in truths:
+        return truths[word.lower()]
+    number = {"nan": math.nan, "inf": math.inf}.get(bare.lower(), _number(bare))
+    if number is not None:
+        return -number if sign == "-" else number
+    if "," in word:
+        pointed = word.replace(",", ".", 1)
+        raise ValueError(f"{name} holds {word!r}; write {pointed} for one number, or a blank between two")
+    what = "yes, no or a number" if name == "allowed" else "a number"
+    raise ValueError(
+        f"{name} holds {word[:40]!r}, which is not {what}; write numbers with blanks between, like 1 0.5 -2 nan"
+    )
 
 
 def _code(value: Any) -> str:
@@ -214,7 +549,8 @@ def _code(value: Any) -> str:
         return f"({', '.join(map(_code, value))}{',' if len(value) == 1 else ''})"
     if type(value) is dict:
         return f"{{{', '.join(f'{_code(key)}: {_code(item)}' for key, item in value.items())}}}"
-    return repr(value)
+    # Beyond some thousand digits Python writes an int in sixteens only.
+    return hex(value) if type(value) is int and value.bit_length() > _SIZE else repr(value)
 
 
 def _call_text(problem: Problem) -> str:
@@ -371,6 +707,23 @@ class Output:
         return True
 
 
+class _Nobody:
+    """A keyboard with nobody at it: `input()` raises EOFError, in a page as in a terminal."""
+
+    encoding, errors, closed = "utf-8", "replace", False
+
+    def readline(self, size: int = -1) -> str:
+        return ""
+
+    read = readline
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def isatty(self) -> bool:
+        return False
+
+
 class _Guard:
     """Puts back what a solution may have changed in the modules that grade it: names, functions' code, the streams."""
 
@@ -410,7 +763,7 @@ class _Guard:
         }
         settrace, setprofile = sys.settrace, sys.setprofile
         set_limit, get_limit = sys.setrecursionlimit, sys.getrecursionlimit
-        trace, profile, streams = sys.gettrace(), sys.getprofile(), (sys.stdout, sys.stderr)
+        trace, profile, streams = sys.gettrace(), sys.getprofile(), (sys.stdout, sys.stderr, sys.stdin)
         gettrace, getprofile = sys.gettrace, sys.getprofile
 
         def restore() -> None:
@@ -420,7 +773,7 @@ class _Guard:
                 settrace(trace)
             if getprofile() is not profile:
                 setprofile(profile)
-            system.stdout, system.stderr = streams
+            system.stdout, system.stderr, system.stdin = streams
             for space, saved in spaces:
                 for name in saved:
                     if get(space, name) is not saved[name]:
@@ -473,8 +826,7 @@ class Local:
 
     def load(self) -> Outcome:
         if not isinstance(self.solution, str):
-            self._attend = self.solution
-            return {"kind": "loaded"}
+            return self._take(self.solution)
         module = types.ModuleType("solution")
         module.__file__ = self.name
 
@@ -486,12 +838,23 @@ class Local:
 
         outcome, _ = self._guarded(start, ())
         if outcome["kind"] == "raised":
-            return outcome
+            # What cannot be compiled is no Python; which exception says so differs between versions.
+            return outcome | {"start": "syntax" if self._compiled is None else "raised"}
         attend = module.__dict__.get("attend")
         if attend is None or not _is_callable(attend):
-            return {"kind": "raised", "type": "NameError", "refusal": None, "line": None} | {
-                "message": "the solution defines no function attend(query, keys, values, allowed)"
-            }
+            return _not_started("undefined", "NameError", f"the program defines no function {_SIGNATURE}")
+        return self._take(attend)
+
+    def _take(self, attend: Any) -> Outcome:
+        """Keep the function, if it can be called as it will be."""
+        if type(attend) is types.FunctionType:
+            code = attend.__code__
+            most = sys.maxsize if code.co_flags & 0x04 else code.co_argcount  # *arguments
+            least = code.co_argcount - len(attend.__defaults__ or ())
+            named = code.co_kwonlyargcount - len(attend.__kwdefaults__ or ())
+            if not least <= 4 <= most or named > 0:
+                takes = f"its attend takes {code.co_argcount} arguments, but is called with four: {_SIGNATURE}"
+                return _not_started("signature", "TypeError", takes, code.co_firstlineno)
         self._attend = attend
         return {"kind": "loaded"}
 
@@ -517,8 +880,9 @@ class Local:
         anything: Any = BaseException  # a local name: the built-in one may be gone when it is needed
         raised: Any = None
         value: Any = None
-        streams = sys.stdout, sys.stderr
+        streams = sys.stdout, sys.stderr, sys.stdin
         sys.stdout = sys.stderr = self._output
+        sys.stdin = _Nobody()
         try:
             try:
                 value = function(*arguments)
@@ -526,11 +890,18 @@ class Local:
                 raised = error
         finally:
             restore()
-        sys.stdout, sys.stderr = streams
+        sys.stdout, sys.stderr, sys.stdin = streams
         if raised is None:
             return {"kind": "returned"}, value
         outcome = _raised(raised, self.name)
         return outcome, None
+
+
+_SIGNATURE = "attend(query, keys, values, allowed)"
+
+
+def _not_started(start: str, error: str, message: str, line: int | None = None) -> Outcome:
+    return {"kind": "raised", "type": error, "refusal": None, "message": message, "line": line, "start": start}
 
 
 def _is_callable(thing: Any) -> bool:
@@ -540,15 +911,19 @@ def _is_callable(thing: Any) -> bool:
 def _raised(error: BaseException, name: str) -> Outcome:
     kind = type(error)
     refusal = next((base.__name__ for base in (ValueError, TypeError) if issubclass(kind, base)), None)
+
+    def own_part(base: type, part: str) -> Any:
+        """An attribute as the built-in class has it: a subclass may have made it a trap."""
+        return base.__dict__[part].__get__(error) if issubclass(kind, base) else None
+
     try:
-        said = str(error)
+        said = own_part(SyntaxError, "msg") or ("" if error.args == (None,) else str(error))  # exit() has None to say
         message = str.__getitem__(said, slice(0, 300)) if issubclass(type(said), str) else ""
     except BaseException:
         message = "(its text cannot be read)"
-    line = None
-    if issubclass(kind, SyntaxError):
-        line = error.lineno if type(error.lineno) is int else None  # type: ignore[attr-defined]
-    else:
+    line = own_part(SyntaxError, "lineno")
+    if type(line) is not int:
+        line = None
         trace: Any = BaseException.__dict__["__traceback__"].__get__(error)
         while trace is not None:
             if trace.tb_frame.f_code.co_filename == name:
@@ -556,7 +931,9 @@ def _raised(error: BaseException, name: str) -> Outcome:
             trace = trace.tb_next
     title = str(type.__dict__["__name__"].__get__(kind))[:80]
     own = type.__dict__["__module__"].__get__(kind) != "builtins" if kind.__flags__ & 1 << 9 else False
-    return {"kind": "raised", "type": title, "refusal": refusal, "message": message, "line": line, "own": bool(own)}
+    outcome = {"kind": "raised", "type": title, "refusal": refusal, "message": message, "line": line, "own": bool(own)}
+    missing = own_part(ImportError, "name") if issubclass(kind, ModuleNotFoundError) else None
+    return outcome | ({"module": str.__getitem__(missing, slice(0, 80))} if type(missing) is str else {})
 
 
 def _plain_data(value: Any, room: int = 1000) -> Any:
@@ -634,6 +1011,8 @@ class Expected(NamedTuple):
     clause: str = ""
     error: str = ""  # "ValueError" or "TypeError"
     message: str = ""
+    mistyped: bool = False  # TypeError refuses it as well, whatever is looked at first
+    doubt: str = ""  # of "either": how the answer comes about
 
 
 #: How the definition's refusals read, what they are called here, and the clause they come from; the first that fits.
@@ -654,8 +1033,23 @@ _BREACHES = [
 
 
 def _expected(problem: Problem) -> Expected:
-    expected = _defined(problem)
-    return _perhaps(problem, expected) if expected.kind == "refusal" else expected
+    """What the contract wants, with the room that it leaves: a refusal, the answer without the doubt, or either."""
+    refusal = _defined(problem)
+    if refusal.kind == "refusal":
+        refusal = refusal._replace(mistyped=refusal.error == "TypeError" or _mistyped(problem))
+        reading = _without_doubt(problem)
+        if reading is None:
+            return refusal
+        sure, clause, doubt = _defined(reading[0]), reading[1], reading[2]
+    elif problem[3] is None:
+        # To the definition None allows every key; the lab's attend is given booleans.
+        sure, clause, doubt = refusal, "B4", "allow every key"
+        refusal = refusal._replace(error="TypeError", mistyped=True)
+    else:
+        return refusal
+    if sure.kind != "answer":
+        return refusal
+    return sure._replace(kind="either", clause=clause, doubt=doubt, error=refusal.error, mistyped=refusal.mistyped)
 
 
 def _defined(problem: Problem) -> Expected:
@@ -673,26 +1067,64 @@ def _defined(problem: Problem) -> Expected:
     return Expected("answer", steps.weights, steps.context, bounds)
 
 
-def _perhaps(problem: Problem, refusal: Expected) -> Expected:
-    """Where the contract leaves room, an answer is taken too: the one for the input in which the doubt is removed."""
+def _without_doubt(problem: Problem) -> tuple[Problem, str, str] | None:
+    """The input as one may also read it, the clause that leaves the room, and how it is read; None if it leaves none.
+
+    D1 lets a forbidden key hold anything, and the definition looks at it all the same. A bool is an int to Python.
+    """
     query, keys, values, allowed = problem
-    if refusal.breach == "not finite" and isinstance(allowed, (list, tuple)):
-        # D1 lets a forbidden key hold anything; the definition looks at it all the same.
+    if type(allowed) not in (list, tuple, type(None)):
+        return None
+
+    def whole(x: Any) -> Any:
+        return [whole(item) for item in x] if type(x) in (list, tuple) else int(x) if type(x) is bool else x
+
+    numbers = [whole(part) for part in (query, keys, values)]
+    doubts, clause = [], ""
+    if not _same(numbers, [_lists_only(part) for part in (query, keys, values)]):
+        clause = "G1"
+        doubts.append("take True for 1 and False for 0")
+    query, keys, values = numbers
+    if type(allowed) in (list, tuple) and False in allowed:
+
         def tame(vectors: Any) -> Any:
-            return [v if may else [0.0] * len(v) for v, may in zip(vectors, allowed, strict=True)]
+            if type(vectors) is not list or len(vectors) != len(allowed):
+                return vectors
+            pairs = zip(vectors, allowed, strict=True)
+            return [
+                [x if may is not False or _is_finite(x) else 0.0 for x in v] if type(v) is list else v
+                for v, may in pairs
+            ]
 
-        sure = _defined((query, tame(keys), tame(values), allowed))
-    elif refusal.breach == "wrong type" and "got bool" in refusal.message:
-        # A bool is an int to Python.
-        def number(x: Any) -> Any:
-            if type(x) in (list, tuple):
-                return [number(item) for item in x]
-            return int(x) if type(x) is bool else x
+        tamed = tame(keys), tame(values)
+        if not _same([*tamed], [keys, values]):
+            clause = clause or "D1"
+            doubts.append("leave the forbidden key out")
+        keys, values = tamed
+    return ((query, keys, values, allowed), clause, " and ".join(doubts)) if doubts else None
 
-        sure = _defined((number(query), number(keys), number(values), allowed))
-    else:
-        return refusal
-    return sure._replace(kind="either", clause="D1") if sure.kind == "answer" else refusal
+
+def _is_finite(x: Any) -> bool:
+    """Whether it fits a float, or is no number at all."""
+    try:
+        return type(x) not in (int, float) or math.isfinite(x)
+    except OverflowError:
+        return False
+
+
+def _mistyped(problem: Problem) -> bool:
+    """Whether anything in it is of a type that the contract does not take."""
+    query, keys, values, allowed = problem
+
+    def sequence(x: Any) -> bool:
+        return isinstance(x, (list, tuple))
+
+    if not all(map(sequence, problem)) or not all(isinstance(may, bool) for may in allowed):
+        return True
+    vectors = [query, *keys, *values]
+    return not all(map(sequence, vectors)) or any(
+        isinstance(x, bool) or not isinstance(x, (int, float)) for vector in vectors for x in vector
+    )
 
 
 def _gamma(operations: float) -> float:
@@ -781,6 +1213,8 @@ FAILURES = {
     "influenced": "a forbidden key changed the answer",
     "hang": "no answer in time",
     "died": "the interpreter ended",
+    "not started": "there is no attend to call: the program is no Python, or ends before it defines it",
+    "unreadable": "a kept case is none",
 }
 
 _NAMES_OF_ANSWER = ("weights", "context")
@@ -803,18 +1237,17 @@ def _judge(problem: Problem, expected: Expected, outcome: Outcome) -> Failure | 
         if expected.kind == "answer":
             says = f"It has an answer, but your code raised {name}{at}."
             return fail("crashed", name, "G1" if refusal else "C1", says)
-        if refusal == "ValueError" or (refusal == "TypeError" and expected.error == "TypeError"):
+        if refusal == "ValueError" or (refusal == "TypeError" and expected.mistyped):
             return None
-        if expected.kind == "either" and not refusal:
-            says = f"Your code raised {name}{at}; answer it without the forbidden key, or refuse it with ValueError."
+        wanted = "TypeError or ValueError" if expected.mistyped else "ValueError"
+        if expected.kind == "either":
+            says = f"Your code raised {name}{at}; {expected.doubt}, or refuse it with {wanted}."
             return fail("crashed instead of refusing", name, expected.clause, says)
-        wanted = "ValueError" if expected.error == "ValueError" else "TypeError or ValueError"
         says = f"It must be refused with {wanted}, but your code crashed with {name}{at}."
         return fail("crashed instead of refusing", f"{expected.breach}/{name}", expected.clause, says)
     value = outcome["value"]
     if expected.kind == "refusal":
-        wanted = "ValueError" if expected.error == "ValueError" else "TypeError"
-        says = f"It must be refused with {wanted}, but your code returned {_short_pair(value)}."
+        says = f"It must be refused with {expected.error}, but your code returned {_short_pair(value)}."
         return fail("answered", expected.breach, expected.clause, says)
     shape = _shape_fault(value, len(expected.weights), len(expected.context))
     if shape:
@@ -832,7 +1265,7 @@ def _judge(problem: Problem, expected: Expected, outcome: Outcome) -> Failure | 
             )
         if not low <= number <= high:
             forbidden = at_number < count and low == high == 0.0
-            clause = "C1" if at_number < count or expected.kind == "answer" else "D1"
+            clause = "D1" if at_number >= count and expected.clause == "D1" else "C1"
             exactly = "exactly 0, its key is forbidden" if forbidden else _near(right, number)
             key = "forbidden" if forbidden else "weight" if at_number < count else "context"
             return fail("wrong", key, clause, f"{where} must be {exactly}, got {_near(number, right)}.")
@@ -988,6 +1421,7 @@ class Case(NamedTuple):
     problems: list[Problem]
     check: Check = check_answer
     hidden: bool = False
+    trouble: str = ""  # why it cannot be run
 
 
 EXAMPLE: Problem = ([math.sqrt(2), 0.0], [[1.0, 0.0], [0.0, 1.0]], [[10.0, 0.0], [0.0, 20.0]], [True, True])
@@ -1730,6 +2164,18 @@ wrong-exception G1 It is refused with the wrong exception
 exits-instead-of-refusing G1 It ends the program, where it should refuse the input
     Who called your function wants to go on.
     raise ValueError(…), no exit.
+exits A1 It ends the program, where an answer is due
+    Who called your function wants to go on.
+    return weights, context; no exit() and no quit().
+name-undefined A1 A name is used that is not there
+    The exception says which name.
+    Is it spelled alike everywhere, given a value before, and imported (from math import exp, sqrt)?
+module-missing A1 A module is imported that the lab does not have
+    Which of your imports is not of the standard library?
+    Lists and the module math are enough.
+asks-the-keyboard A1 It waits for something to be typed
+    Where does the input of attend come from?
+    Take input() out: query, keys, values and allowed are the arguments.
 recurses-forever G1 It calls itself until Python gives up
     When does it stop calling itself?
     Give it a case that answers without a further call.
@@ -1776,9 +2222,21 @@ def _probes(problem: Problem, expected: Expected) -> tuple[list[Problem], list[P
     return near, far
 
 
+#: Exceptions that are one mistake, whatever the input.
+_BREAKS = {
+    "RecursionError": "recurses-forever",
+    "NameError": "name-undefined",
+    "UnboundLocalError": "name-undefined",
+    "ModuleNotFoundError": "module-missing",
+    "EOFError": "asks-the-keyboard",
+}
+
+
 def _named(failure: Failure, run: Run) -> tuple[str, str]:
     """The likely cause of a failure, and more about it: both empty where the numbers point to none."""
     kind, outcome, problem = failure.kind, failure.outcomes[-1], failure.problems[0]
+    if kind in ("crashed", "crashed instead of refusing") and outcome["type"] in _BREAKS:
+        return _BREAKS[outcome["type"]], ""
     if kind == "changed":
         return "modifies-inputs", f"It wrote to {outcome['changed'][0]}."
     if kind == "shared":
@@ -1789,8 +2247,6 @@ def _named(failure: Failure, run: Run) -> tuple[str, str]:
         return "leaks-forbidden", ""
     if kind in ("hang", "died"):
         return "", ""
-    if outcome.get("type") == "RecursionError":
-        return "recurses-forever", ""
     expected = failure.expected
     if kind == "crashed instead of refusing":
         names = {"AssertionError": "asserts-instead-of-refusing", "SystemExit": "exits-instead-of-refusing"}
@@ -1807,8 +2263,10 @@ def _named(failure: Failure, run: Run) -> tuple[str, str]:
     if expected.kind == "either":
         if _swallows(run):
             return "swallowed-error", ""
-        return ("leaks-forbidden" if kind == "wrong" else ""), ""
+        return ("leaks-forbidden" if kind == "wrong" and expected.clause == "D1" else ""), ""
     if kind == "crashed":
+        if outcome["type"] == "SystemExit":
+            return "exits", ""
         # A tuple cannot be written to.
         lists = _untupled(problem)
         wide = _Dice("wide").problem(2, 2, 2, [True, False])
@@ -1988,6 +2446,14 @@ class Report:
         """The record of the first case that failed: what a learner looks at next."""
         return next((case for case in self.cases if case["status"] == "failed"), None)
 
+    @property
+    def why_not_run(self) -> str:
+        """One sentence where cases were not run; else nothing."""
+        count = self.counts["not run"]
+        started = self.cases[0]["status"] == "passed"
+        why = "the time was used up" if started else "the program does not start"
+        return f"{count} {'case was' if count == 1 else 'cases were'} not run: {why}" if count else ""
+
     def to_dict(self) -> dict[str, Any]:
         """All fields, ready for JSON."""
         return asdict(self)
@@ -2002,10 +2468,12 @@ class Report:
         first = self.first_failure
         if first:
             parts += ["", explain(first)]
-        others = [case for case in self.cases if case["status"] != "passed" and case is not first]
+        others = [case for case in self.cases if case["status"] in ("failed", "skipped") and case is not first]
         if others:
             parts += ["", "also:"]
             parts += [f"  {case['id']}: {_summary(case)}" for case in others]
+        if counts["not run"]:
+            parts += ["", self.why_not_run]
         return "\n".join(parts)
 
 
@@ -2023,13 +2491,17 @@ def explain(case: dict[str, Any], hints: int = 0) -> str:
     if failure is None:
         return "\n".join([*lines, f"  {case['status']}"])
     if failure["code"]:
-        lines += ["", *(f"  {line}" for line in failure["code"].splitlines())]
+        called = "the smallest input that shows it" if failure["smallest"] else "the input"
+        lines += ["", f"  {called}:", *(f"  {line}" for line in failure["code"].splitlines())]
     lines += ["", f"  {failure['says']}"]
-    if failure["yours"]:
-        lines.append(f"  yours  {failure['yours']['text']}")
+    yours = failure["yours"]
+    if yours:
+        said = " ".join(str(yours.get("message") or "").split())
+        lines.append(f"  yours  {yours['text']}{': ' if said else ''}{said}")
     if failure["right"]:
         lines.append(f"  right  {failure['right']['text']}")
-    lines += ["", f"  clause {failure['clause']['number']}: {failure['clause']['words']}"]
+    if failure["clause"]:
+        lines += ["", f"  clause {failure['clause']['number']}: {failure['clause']['words']}"]
     if failure["cause"]:
         lines += ["", f"  likely cause: {failure['cause']['title']}. {failure['cause']['more']}".rstrip()]
     lines += [f"  hint {n}: {hint}" for n, hint in enumerate(failure["hints"][:hints], 1)]
@@ -2057,19 +2529,26 @@ def essence(report: dict[str, Any] | Report) -> dict[str, Any]:
     return result
 
 
+def _clause(number: str) -> dict[str, str] | None:
+    """A clause for a report; None where none is meant, as for a program that does not start."""
+    return {"number": number, "words": CLAUSES[number]} if number else None
+
+
 def _record(case: Case, status: str, failure: dict[str, Any] | None = None) -> dict[str, Any]:
     return {
         "id": case.id,
         "title": case.title,
         "group": case.group,
-        "clause": {"number": case.clause, "words": CLAUSES[case.clause]},
+        "clause": _clause(case.clause),
         "hidden": case.hidden,
         "status": status,
         "failure": failure,
     }
 
 
-def _failure_record(failure: Failure, cause: tuple[str, str]) -> dict[str, Any]:
+def _failure_record(
+    failure: Failure, cause: tuple[str, str] = ("", ""), *, smallest: bool = False, hints: Sequence[str] = ()
+) -> dict[str, Any]:
     name, more = cause
     known = CAUSES.get(name)
     # A cause names the clause it breaks; but what was due in the first place is a refusal's own clause.
@@ -2080,7 +2559,8 @@ def _failure_record(failure: Failure, cause: tuple[str, str]) -> dict[str, Any]:
     return {
         "kind": failure.kind,
         "says": failure.says,
-        "clause": {"number": number, "words": CLAUSES[number]},
+        "clause": _clause(number),
+        "smallest": smallest,
         "input": _encoded(failure.problems[0]) if failure.problems else None,
         "before": [_encoded(problem) for problem in failure.before],
         "then": [_encoded(problem) for problem in failure.problems[1:]],
@@ -2090,7 +2570,7 @@ def _failure_record(failure: Failure, cause: tuple[str, str]) -> dict[str, Any]:
         "yours": _yours(failure.outcomes[-1]) if failure.outcomes else None,
         "right": _right(failure.expected),
         "cause": {"id": name, "title": known.title, "more": more} if known else None,
-        "hints": [*known.hints] if known else [CLAUSES[number], _CLAUSE_HINT],
+        "hints": [*hints] if hints or not number else [*known.hints] if known else [CLAUSES[number], _CLAUSE_HINT],
     }
 
 
@@ -2129,7 +2609,7 @@ def _right(expected: Expected | None) -> dict[str, Any] | None:
     if expected.kind == "answer":
         return {"kind": "answer", "text": text} | answer
     if expected.kind == "either":
-        return {"kind": "either", "text": f"{text}, or ValueError"} | answer
+        return {"kind": "either", "text": f"{text}, or {expected.error}"} | answer
     return {"kind": "refusal", "text": f"{expected.error}: {expected.message}", "error": expected.error}
 
 
@@ -2161,14 +2641,16 @@ def grade(
             "shrink" also have the `record`. A host that ends the run in the middle of a case starts another one with
             `skip` set to the records it has and the seconds it waited.
 
-    A failed case's `failure` has the fields kind (see `FAILURES`), says, clause {number, words}, input (encoded),
-    before and then (further calls that it takes, before and after), code (as Python), numbers, nonzero (how many numbers there are in it), yours,
-    right, cause ({id, title, more} or None) and hints (a list, one more telling than the other).
+    A failed case's `failure` has the fields kind (see `FAILURES`), says, clause ({number, words}, or None where the
+    program does not start: that breaks no clause), smallest (whether smaller inputs were looked for), input (encoded),
+    before and then (further calls that it takes, before and after), code (as Python), numbers, nonzero (how many
+    numbers there are in it), yours, right, cause ({id, title, more} or None) and hints (a list, one more telling than
+    the other).
     """
     runs = _runs(solution)
     _define()
     known: dict[str, Any] = dict(skip) if isinstance(skip, Mapping) else dict.fromkeys(skip)
-    cases = [Case("load", "load", "The file loads and defines attend", "G1", [])]
+    cases = [Case("load", "load", "The program starts and defines attend", "", [])]
     cases += _cases(seed, hidden) + _extra(extra_cases)
     records: list[dict[str, Any]] = []
 
@@ -2179,6 +2661,7 @@ def grade(
             on_case(news | ({"record": record} if record else {}))
 
     loaded = True
+    mistakes: list[_Mistake] = []
     for case in cases:
         if case.id in known:
             record = _known_record(case, known[case.id])
@@ -2192,7 +2675,7 @@ def grade(
             records.append(_record(case, "not run"))
             continue
         tell("start", case)
-        record = _load_record(case, runs.load()) if case.id == "load" else _grade_case(case, runs, tell)
+        record = _load_record(case, runs.load()) if case.id == "load" else _grade_case(case, runs, tell, mistakes)
         loaded = loaded and (case.id != "load" or record["status"] == "passed")
         records.append(record)
         tell("done", case, record)
@@ -2228,27 +2711,45 @@ def grade_json(source: str, **options: Any) -> str:
 def try_input(solution: str | Callable[..., Any] | Runs, problem: Any) -> dict[str, Any]:
     """One input on the learner's function and on the definition, as it is, with no shrinking.
 
-    A record as in a report, with both answers also where they agree: `yours`, `right`, `input`, `code`.
+    Args:
+        solution: as for `grade`. A host that had to end the call gives what tells of that outcome.
+        problem: `(query, keys, values, allowed)`, or a mapping with these fields.
+
+    Returns:
+        A record as in a report, with both answers also where they agree: `yours`, `right`, `input`, `code`; and a
+        `sentence` that says what came out.
+
+    Raises:
+        ValueError: the problem is none.
     """
     runs = _runs(solution)
     _define()
     (case,) = _extra([problem])
+    if case.trouble:
+        raise ValueError(case.trouble)
+    given = case.problems[0]
+    expected = _expected(given)
+    shown = {"input": _encoded(given), "code": _call_text(given), "yours": None, "right": _right(expected)}
     loaded = runs.load()
     if loaded["kind"] != "loaded":
-        return _load_record(case, loaded)
-    given = case.problems[0]
-    expected, outcome = _expected(given), runs.call(given)
+        record = _load_record(case, loaded)
+        says = record["failure"]["says"] if record["failure"] else "There was no time left to start your program."
+        return record | shown | {"sentence": says}
+    outcome = runs.call(given)
+    if outcome["kind"] == "spent":
+        outcome = {"kind": "hang", "seconds": outcome["seconds"]}
     failure = _judge(given, expected, outcome)
     if not failure and outcome.get("changed"):
         says = f"Your code wrote to {' and '.join(outcome['changed'])}."
         failure = Failure("changed", "", "A4", says, [given], [outcome], expected)
-    shown = {"input": _encoded(given), "code": _call_text(given), "yours": _yours(outcome), "right": _right(expected)}
+    shown["yours"] = _yours(outcome)
     if not failure:
-        return _record(case, "passed") | shown
+        sentence = f"Your function holds: it does what clause {case.clause} asks for."
+        return _record(case, "passed") | shown | {"sentence": sentence}
     cause = _named(failure, runs.call) if not _odd(failure) else ("", "")
-    number = failure.clause
     record = _record(case, "failed", _failure_record(failure, cause)) | shown
-    return record | {"clause": {"number": number, "words": CLAUSES[number]}}
+    sentence = f"Your function breaks clause {record['failure']['clause']['number']}. {failure.says}"
+    return record | {"clause": _clause(failure.clause), "sentence": sentence}
 
 
 def _extra(given: Iterable[Any]) -> list[Case]:
@@ -2257,17 +2758,29 @@ def _extra(given: Iterable[Any]) -> list[Case]:
         name, title = f"extra-{at}", "An input of your own"
         if isinstance(item, Mapping):
             name, title = str(item.get("id", name)), str(item.get("title", title))
-            parts = [decode(item[part]) for part in ("query", "keys", "values")]
-            parts.append(decode(item["allowed"]) if "allowed" in item else [True] * len(parts[1]))
-        else:
-            parts = list(item)
-            if len(parts) == 3:
-                parts.append([True] * len(parts[1]))
-        query, keys, values, allowed = parts
-        problem = (query, keys, values, allowed)
-        expected = _expected(problem)
-        cases.append(Case(name, "extra", title, expected.clause or "C1", [problem]))
+        try:
+            problem = _problem(item)
+        except (TypeError, ValueError, AttributeError, KeyError, RecursionError) as error:
+            said = f"no field {error}" if isinstance(error, KeyError) else str(error)
+            trouble = f"This kept case cannot be read ({said[:200]}); write it down again, or remove it."
+            cases.append(Case(name, "extra", title, "", [], trouble=trouble))
+            continue
+        cases.append(Case(name, "extra", title, _expected(problem).clause or "C1", [problem]))
     return cases
+
+
+def _problem(item: Any) -> Problem:
+    """What a host gave as an input, as one."""
+    if isinstance(item, Mapping):
+        parts = [decode(item[part]) for part in ("query", "keys", "values")]
+        parts += [decode(item["allowed"])] if "allowed" in item else []
+    else:
+        parts = list(item)
+    if len(parts) == 3:
+        parts.append([True] * _length(parts[1]))
+    if len(parts) != 4:
+        raise ValueError(f"an input has query, keys, values and allowed, but {len(parts)} parts came")
+    return parts[0], parts[1], parts[2], parts[3]
 
 
 def _known_record(case: Case, known: Any) -> dict[str, Any]:
@@ -2275,31 +2788,90 @@ def _known_record(case: Case, known: Any) -> dict[str, Any]:
         return dict(known)
     if isinstance(known, (int, float)):
         outcome = {"kind": "hang", "seconds": known}
+        if case.id == "load":
+            return _load_record(case, outcome)
         problem = case.problems[:1]
         says = f"It did not answer within {known:g} s."
         failure = Failure("hang", "", case.clause, says, problem, [outcome])
-        return _record(case, "failed", _failure_record(failure, ("", "")))
+        return _record(case, "failed", _failure_record(failure))
     return _record(case, "skipped")
 
 
 def _load_record(case: Case, outcome: Outcome) -> dict[str, Any]:
+    """What became of the start of a program: no clause is broken by one that does not start."""
     if outcome["kind"] == "loaded":
         return _record(case, "passed")
-    if outcome["kind"] == "raised":
-        at = f" at line {outcome['line']}" if outcome["line"] else ""
-        says = f"The file could not be loaded: {outcome['type']}{at}."
-        if outcome["type"] == "NameError" and "no function attend" in outcome["message"]:
-            says = "The file defines no function attend(query, keys, values, allowed)."
-    elif outcome["kind"] == "hang":
-        says = f"The file did not load within {outcome['seconds']:g} s."
+    kind, hints = outcome["kind"], ["What stands outside of def attend(…): is run when the program starts."]
+    if kind == "raised":
+        kind = "not started"
+        says, hints = _why_not_started(outcome, hints)
+    elif kind == "hang":
+        says = f"Your program does not start: it did not load within {outcome['seconds']:g} s."
+    elif kind == "died":
+        says = f"Your program does not start: the Python that loaded it ended, {outcome['message']}."
     else:
-        says = f"The Python that loaded the file ended: {outcome.get('message', 'no time was left')}."
-    kind = "crashed" if outcome["kind"] == "raised" else outcome["kind"]
-    return _record(case, "failed", _failure_record(Failure(kind, "", case.clause, says, [], [outcome]), ("", "")))
+        return _record(case, "not run")
+    failure = Failure(kind, "", "", says, [], [outcome])
+    return _record(case, "failed", _failure_record(failure, hints=hints))
 
 
-def _grade_case(case: Case, runs: Runs, tell: Callable[..., None]) -> dict[str, Any]:
+def _why_not_started(outcome: Outcome, hints: list[str]) -> tuple[str, list[str]]:
+    """The sentence for a program that raised before there was an attend, and hints."""
+    start, error = outcome.get("start"), outcome["type"]
+    where = f"line {outcome['line']}" if outcome["line"] else "it"
+    if start == "syntax":
+        says = f"{where} is not Python; mend it there, or on the line before."
+        return f"Your program does not start: {says}", ["Look for a bracket, quote or colon that is missing."]
+    if start in ("undefined", "signature"):
+        says = (
+            "it defines no function attend"
+            if start == "undefined"
+            else f"the attend of {where} does not take four arguments"
+        )
+        says = f"Your program cannot be called: {says}; write def {_SIGNATURE}: at the start of a line."
+        return says, ["The name is attend, in small letters, and it stands outside of any class or function."]
+    if "module" in outcome:
+        says = (
+            f"{where} imports {outcome['module']}, which the lab does not have; lists and the module math are enough."
+        )
+        return f"Your program does not start: {says}", ["The lab has Python's standard library and nothing else."]
+    ends = {
+        "SystemExit": "ends the program; take exit() and quit() out.",
+        "EOFError": "asks for input; take input() out.",
+    }
+    says = ends.get(error, f"raises {error}; mend it, or take it out if attend does not need it.")
+    return f"Your program does not start: {where} {says}", hints
+
+
+class _Mistake(NamedTuple):
+    """A failure made small and named: later cases that fail by the same mistake show it again."""
+
+    check: Check
+    failure: Failure
+    cause: tuple[str, str]
+
+    def explains(self, check: Check, failure: Failure) -> bool:
+        """Whether the other failure is this one on another input: the same twin's numbers, or the same line's exception."""
+        mine, theirs = self.failure.outcomes[-1], failure.outcomes[-1]
+        if failure.kind == self.failure.kind == "unsteady":
+            return True
+        if check is not self.check or (failure.kind, failure.key) != (self.failure.kind, self.failure.key):
+            return False
+        if failure.kind == "crashed":
+            return mine["line"] is not None and (mine["type"], mine["line"]) == (theirs["type"], theirs["line"])
+        if failure.kind == "malformed" and self.cause[0] in ("returns-nothing", "unlisted"):
+            return True
+        if failure.kind not in ("wrong", "malformed") or failure.expected is None or failure.expected.kind != "answer":
+            return False
+        pairs = (self.failure.problems[0], mine), (failure.problems[0], theirs)
+        twins = [twin for name, twin, more in TWINS if (name, more) == self.cause]
+        return any(all(_agree(twin, *pair) for pair in pairs) for twin in twins)
+
+
+def _grade_case(case: Case, runs: Runs, tell: Callable[..., None], mistakes: list[_Mistake]) -> dict[str, Any]:
     spent: list[Outcome] = []
+    if case.trouble:
+        return _record(case, "failed", _failure_record(Failure("unreadable", "", "", case.trouble, [], [])))
 
     def run(problem: Problem) -> Outcome:
         outcome = runs.call(problem)
@@ -2314,12 +2886,18 @@ def _grade_case(case: Case, runs: Runs, tell: Callable[..., None]) -> dict[str, 
             return _record(case, "not run")
         if failure is None:
             continue
-        tell("shrink", case, _record(case, "failed", _failure_record(failure, ("", ""))))
+        tell("shrink", case, _record(case, "failed", _failure_record(failure)))
         check, failure = _settled(case.check, run, runs, problem, failure)
-        if failure.kind not in ("hang", "died"):
+        shrinks = failure.kind not in ("hang", "died")
+        same = next((mistake for mistake in mistakes if mistake.explains(case.check, failure)), None)
+        if same:
+            return _record(case, "failed", _failure_record(same.failure, same.cause, smallest=True))
+        if shrinks:
             _, failure = _shrink(check, run, failure.problems[0], failure)
         cause = _named(failure, run) if not _odd(failure) else ("", "")
-        return _record(case, "failed", _failure_record(failure, cause))
+        if shrinks:
+            mistakes.append(_Mistake(case.check, failure, cause))
+        return _record(case, "failed", _failure_record(failure, cause, smallest=shrinks))
     return _record(case, "passed")
 
 

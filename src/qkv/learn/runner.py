@@ -40,7 +40,8 @@ class Limits:
     Attributes:
         seconds: for one call. After a first call that hung the next may take half as long, and so on to a tenth: what
             hangs once is believed sooner.
-        total: for all calls together, of the solution's own time; cases that are left then are not run.
+        total: for all calls together, of the solution's own time, and that of the processes started again after it
+            ended or hung one; cases that are left then are not run.
         memory: in MiB, of address space, where the system can limit it.
     """
 
@@ -57,7 +58,11 @@ class Child:
         self.name = name
         self.limits = limits or Limits()
         self._process: subprocess.Popen[bytes] | None = None
+        self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._replies: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._asked = 0
+        self._sent = False
+        self._started = False
         self._spent = 0.0
         self._hangs = 0
         self._printed = ("", False)
@@ -69,16 +74,17 @@ class Child:
         self.close()
 
     def load(self) -> Outcome:
-        if self._process is None:
-            self._start()
-        return self._ask({"load": self.source, "name": self.name})
+        if self._process is None and not self._start():
+            return self._spent_all()
+        source, self._sent = (None if self._sent else self.source), True
+        return self._ask({"load": source, "name": self.name}, "loaded")
 
     def call(self, problem: Problem) -> Outcome:
         if self._process is None:
             loaded = self.load()
             if loaded["kind"] != "loaded":
                 return loaded
-        return self._ask({"call": [grader.encode(part) for part in problem]})
+        return self._ask({"call": [grader.encode(part) for part in problem]}, "returned")
 
     def printed(self) -> tuple[str, bool]:
         return self._printed
@@ -88,6 +94,7 @@ class Child:
         process, self._process = self._process, None
         if process is None:
             return
+        self._requests.put(None)
         if hasattr(os, "killpg"):
             with contextlib.suppress(OSError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -98,7 +105,14 @@ class Child:
                     pipe.close()
         process.wait()
 
-    def _start(self) -> None:
+    def _spent_all(self) -> Outcome:
+        return {"kind": "spent", "seconds": self.limits.total}
+
+    def _start(self) -> bool:
+        """Start a process; False where there is no time left for one."""
+        began = time.monotonic()
+        if self._spent >= self.limits.total:
+            return False
         limits = {"memory": self.limits.memory, "total": self.limits.total}
         # -I: nothing of the user's or of this folder; -S: no packages, as in the page.
         command = [sys.executable, "-I", "-S", str(_FOLDER / "child.py"), str(_FOLDER / "grader.py")]
@@ -110,8 +124,9 @@ class Child:
             env={name: value for name, value in os.environ.items() if name in ("PATH", "SYSTEMROOT", "LANG", "LC_ALL")},
             start_new_session=True,
         )
+        requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         replies: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._process, self._replies = process, replies
+        self._process, self._requests, self._replies, self._sent = process, requests, replies, False
 
         def listen() -> None:
             stream = process.stdout
@@ -120,36 +135,46 @@ class Child:
                     replies.put(line)
             replies.put(None)
 
-        threading.Thread(target=listen, daemon=True).start()
-        # A slow start is this machine's fault, not the solution's: it costs none of its time.
+        def talk() -> None:
+            # A thread as well: a process that does not read would hold up who writes to it.
+            stream = process.stdin
+            with contextlib.suppress(OSError, ValueError):
+                while stream and (line := requests.get()) is not None:
+                    stream.write(line)
+                    stream.flush()
+
+        for work in (listen, talk):
+            threading.Thread(target=work, daemon=True).start()
         with contextlib.suppress(queue.Empty):
             replies.get(timeout=_START)
+        # A slow first start is this machine's fault; that there has to be another one is the solution's.
+        if self._started:
+            self._spent += time.monotonic() - began
+        self._started = True
+        return True
 
-    def _ask(self, request: dict[str, Any]) -> Outcome:
-        process = self._process
-        if process is None or process.stdin is None:
+    def _ask(self, request: dict[str, Any], wanted: str) -> Outcome:
+        if self._process is None:
             return {"kind": "died", "message": "it could not be started"}
         left = self.limits.total - self._spent
         if left <= 0:
-            return {"kind": "spent", "seconds": self.limits.total}
+            return self._spent_all()
         patience = self.limits.seconds * max(0.1, 0.5**self._hangs)
         start = time.monotonic()
+        self._asked += 1
         try:
-            process.stdin.write(json.dumps(request).encode() + b"\n")
-            process.stdin.flush()
+            self._requests.put(json.dumps(request | {"id": self._asked}).encode() + b"\n")
             line = self._replies.get(timeout=min(patience, left))
         except queue.Empty:
             self.close()
             if left < patience:
-                return {"kind": "spent", "seconds": self.limits.total}
+                return self._spent_all()
             self._hangs += 1
             return {"kind": "hang", "seconds": round(patience, 2)}
-        except OSError:
-            line = None
         finally:
             # What a call costs on the way there and back is not the solution's either.
             self._spent += max(0.0, time.monotonic() - start - _ON_THE_WAY)
-        outcome = _outcome(line)
+        outcome = _outcome(line, self._asked, wanted)
         if outcome is None:
             return self._died(line)
         printed = outcome.pop("printed", None)
@@ -161,7 +186,7 @@ class Child:
         process = self._process
         if line is not None or process is None:
             self.close()
-            return {"kind": "died", "message": "it answered with something that is no answer"}
+            return {"kind": "died", "message": "it wrote something that is no answer where its answers go"}
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(1)
         code = process.returncode
@@ -174,11 +199,13 @@ class Child:
         return {"kind": "died", "message": f"exit code {code}"}
 
 
-def _outcome(line: bytes | None) -> Outcome | None:
+def _outcome(line: bytes | None, asked: int, wanted: str) -> Outcome | None:
     """The outcome in a line of the child, or None: what a solution may have forged is taken apart, not believed."""
     try:
         said = json.loads(line or b"")
         kind = said["kind"]
+        if said["id"] != asked or kind not in (wanted, "raised"):
+            return None
         if kind == "loaded":
             outcome: Outcome = {"kind": kind}
         elif kind == "returned":
@@ -190,6 +217,7 @@ def _outcome(line: bytes | None) -> Outcome | None:
             refusal = said["refusal"] if said["refusal"] in ("ValueError", "TypeError") else None
             outcome = {"kind": kind, "type": str(said["type"])[:80], "message": str(said["message"])[:300]}
             outcome |= {"refusal": refusal, "line": line_number, "own": said.get("own") is True}
+            outcome |= {part: str(said[part])[:80] for part in ("start", "module") if part in said}
             outcome["changed"] = [name for name in ("query", "keys", "values") if name in said.get("changed", [])]
         else:
             return None
