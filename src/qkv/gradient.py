@@ -97,15 +97,17 @@ def attention_gradient(
     )
     plan = engines.choose(problem)
     found = run_backward(problem, plan, seed, bias=want_bias and problem.bias is not None)
-    operands = (
-        problem.layout.restored(array.reshape(*problem.batch, *array.shape[1:]), trailing=1)
-        for array in (found.query, found.key, found.value)
-    )
     dbias = None if found.bias is None else found.bias.reshape(problem.bias_shape)
     dsink = sink_gradient(problem, seed.lse, found.delta)
     wrap = problem.layout.kind.wrap
+
+    def given(array: Array) -> Any:
+        return wrap(problem.layout.restored(array.reshape(*problem.batch, *array.shape[1:]), trailing=1))
+
     return AttentionGradient(
-        *(wrap(array) for array in operands),
+        given(found.query),
+        given(found.key),
+        given(found.value),
         None if dbias is None else wrap(dbias),
         None if dsink is None else wrap(dsink),
     )

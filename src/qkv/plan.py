@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .problem import Problem
+from .ranges import Ints
 
 #: Rows and keys of a step that only searches (for the place of a fault), and pairs held at once where a rule is
 #: evaluated beside the tiles. They bound memory and have no part in the order of additions.
@@ -140,6 +141,11 @@ def order(dtype: str, width: int) -> tuple[int, int]:
     return block, 2048
 
 
+def _runs(origin: Ints) -> Ints:
+    """How many rows in turn count their keys from one origin."""
+    return np.diff(np.flatnonzero(np.diff(origin)) + 1, prepend=0, append=origin.size)
+
+
 def make_plan(problem: Problem, engine: str, level: str, threads: int) -> Plan:
     """The plan of one problem for an engine ("native" or "numpy") with so many threads."""
     if engine == "numpy":
@@ -149,7 +155,12 @@ def make_plan(problem: Problem, engine: str, level: str, threads: int) -> Plan:
     block, split = order(problem.dtype.name, problem.width)
     # Heads of a group share a tile's lanes, so that keys are read once for all of them.
     rows = max(1, 128 // problem.sharing)
-    tasks = problem.batches * problem.groups * -(-problem.queries // rows)
+    runs = np.full(1, problem.queries, np.int64)
+    if problem.origin.shape[1] > 1:
+        # Tiles end where documents do, and lanes of a tile that no document fills cost memory.
+        runs = _runs(problem.origin[0])
+        rows = min(rows, int(runs.max()))
+    tasks = problem.batches * problem.groups * int((-(-runs // rows)).sum())
     spread = threads > 1 and tasks < 2 * threads and problem.keys > split
     return Plan("native", level, rows, block, split, threads, spread)
 
@@ -162,8 +173,8 @@ def backward_plan(problem: Problem, plan: Plan) -> Plan:
     """
     if plan.engine == "numpy":
         return plan
-    size = problem.dtype.compute.itemsize
-    block = 64 if problem.width * size <= 1024 else 32
+    size = problem.dtype.compute.itemsize * max(problem.width, problem.value_width)
+    lanes, block = (64, 128) if size <= 256 else (128, 128) if size <= 1024 else (64, 32)
     groups = problem.batches * problem.groups
     spread = plan.threads > 1 and groups < 4 * plan.threads and groups % plan.threads != 0
-    return replace(plan, tile=max(1, 128 // problem.sharing), block=block, split=512, spread=spread)
+    return replace(plan, tile=max(1, lanes // problem.sharing), block=block, split=512, spread=spread)

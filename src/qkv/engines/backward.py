@@ -11,5 +11,6 @@ from .gradients import Gradients, Seed
 def run_backward(problem: Problem, plan: Plan, seed: Seed, *, bias: bool) -> Gradients:
     """The gradients of a problem by the plan's engine; `bias`: whether that of the bias array is wanted."""
     plan = backward_plan(problem, plan)
-    engine = native_backward if plan.engine == "native" else numpy_backward
-    return engine.run(problem, plan, seed, bias=bias)
+    if plan.engine == "native":
+        return native_backward.run(problem, plan, seed, bias=bias)
+    return numpy_backward.run(problem, plan, seed, bias=bias)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +24,7 @@ def run(problem: Problem, plan: Plan, seed: Seed, *, bias: bool) -> Gradients:
         plan = replace(plan, spread=False)
     for batch, rows, call, keys in parts(problem, plan, "output", by_batch=shared):
         one = batch != slice(None)
-        at = problem.at(batch.start) if one else (...,)
+        at: Any = problem.at(batch.start) if one else (...,)
         lead = () if one else problem.batch
 
         def mine(array: Array, span: slice, batch: slice = batch, lead: tuple[int, ...] = lead) -> Array:
@@ -32,7 +33,7 @@ def run(problem: Problem, plan: Plan, seed: Seed, *, bias: bool) -> Gradients:
             return part
 
         place = None if out.bias is None else _place(problem, out.bias, shared, at)
-        delta = np.empty(call.query.shape[:-1], problem.dtype.compute).reshape(-1, *call.query.shape[-3:-1])
+        delta = np.empty(out.delta[batch, :, rows].shape, problem.dtype.compute)
         native.backward(
             call,
             seed.output[at][..., rows, :],
@@ -52,7 +53,7 @@ def run(problem: Problem, plan: Plan, seed: Seed, *, bias: bool) -> Gradients:
     return out
 
 
-def _place(problem: Problem, total: Array, shared: bool, at: tuple[object, ...]) -> Array:
+def _place(problem: Problem, total: Array, shared: bool, at: Any) -> Array:
     """Where a call adds the bias's gradient: the result itself, or zeros of (H, L or 1, S or 1)."""
     return np.zeros((problem.heads, *total.shape[-2:]), total.dtype) if shared else total[at]
 

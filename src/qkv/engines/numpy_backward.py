@@ -78,7 +78,8 @@ def _grouped(problem: Problem, array: Array) -> Array:
 
 def _touched(problem: Problem, bad: Bools, reach: Bools) -> Bools:
     """Keys that a bad row may read, (G, C)."""
-    out: Bools = (bad[..., None] & reach).reshape(problem.groups, -1, reach.shape[-1]).any(axis=1)
+    pairs = (bad[..., None] & reach).reshape(problem.groups, -1, reach.shape[-1])
+    out: Bools = np.any(pairs, axis=1)
     return out
 
 
@@ -89,6 +90,4 @@ def _add_bias(total: Array, at: Any, rows: slice, cols: slice, part: Array) -> N
     for axis, size in enumerate(into.shape):
         if size == 1 and part.shape[axis] > 1:
             part = part.sum(axis=axis, keepdims=True)
-    into[
-        :, rows if into.shape[1] > 1 else slice(None), cols if into.shape[2] > 1 else slice(None)
-    ] += part
+    into[:, rows if into.shape[1] > 1 else slice(None), cols if into.shape[2] > 1 else slice(None)] += part

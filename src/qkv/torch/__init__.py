@@ -6,5 +6,6 @@
 """
 
 from .functional import attend
+from .multihead import MultiHeadAttention
 
-__all__ = ["attend"]
+__all__ = ["MultiHeadAttention", "attend"]

@@ -79,7 +79,7 @@ def attend(
         bias_text = spell(bias, arrays)
     elif bias is not None:
         bias_array = _tensor("bias", bias)
-    return attend_op(
+    output: Tensor = attend_op(
         query,
         key,
         value,
@@ -94,6 +94,7 @@ def attend(
         "" if nonfinite is None else nonfinite,
         layout,
     )[0]
+    return output
 
 
 def _check(name: str, x: Any) -> None:

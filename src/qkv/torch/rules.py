@@ -13,7 +13,6 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-
 import torch
 
 from ..algebra import Allow, And, Not, Or
@@ -25,9 +24,9 @@ from ..rules import Causal, First, KeyMask, KeyRange, KeySet, Prefix, Segments, 
 _KINDS: tuple[Any, ...] = (
     And, Or, Not, Allow, Causal, Window, Prefix, First, KeyRange, KeyMask, KeySet, Segments, Where, Alibi,
 )  # fmt: skip
-_FIELDS = {kind: tuple(field.name for field in dataclasses.fields(kind)) for kind in _KINDS}
-_NAMES = {kind: kind.__name__ for kind in _KINDS}
-_BY_NAME = {kind.__name__: kind for kind in _KINDS}
+_FIELDS: dict[Any, tuple[str, ...]] = {kind: tuple(field.name for field in dataclasses.fields(kind)) for kind in _KINDS}
+_NAMES: dict[Any, str] = {kind: kind.__name__ for kind in _KINDS}
+_BY_NAME: dict[str, Any] = {kind.__name__: kind for kind in _KINDS}
 
 #: Rules of `where` that are in use, by number: a graph cannot hold a function, so none is compiled with one.
 _FUNCTIONS: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
@@ -108,5 +107,3 @@ def _function(rule: Any) -> str:
         )
     _FUNCTIONS[id(rule)] = rule
     return "{'function': " + str(id(rule)) + "}"
-
-
