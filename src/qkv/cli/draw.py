@@ -21,7 +21,7 @@ from qkv.files.extras import how_to_install
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["heading", "lines", "number", "printable", "progress", "require_rich", "table", "text", "write_json"]
+__all__ = ["heading", "lines", "number", "printable", "progress", "require_rich", "shaded", "table", "text", "write_json"]
 
 WIDTH = 80
 
@@ -82,6 +82,28 @@ def lines(block: str) -> None:
     from rich.text import Text
 
     _console().print(Text(printable(block)), soft_wrap=True)
+
+
+def shaded(parts: Sequence[tuple[str, float, bool]]) -> None:
+    """Print pieces of running text on backgrounds as strong as their shade, 0…1; a marked piece is reversed.
+
+    Without colour the strongest quarter is bold and what is marked stands in brackets.
+    """
+    from rich.text import Text
+
+    console = _console()
+    colour = console.color_system is not None
+    out = Text()
+    for piece, shade, marked in parts:
+        said = printable(piece)
+        if marked:
+            out.append(said if colour else f"[{said}]", "reverse" if colour else "bold")
+        elif colour and shade > 0.04:
+            blue = round(95 + 160 * min(shade, 1.0))
+            out.append(said, f"on rgb({blue // 5},{blue // 3},{blue})" if shade <= 0.5 else f"black on rgb({blue // 3},{blue // 2},{blue})")
+        else:
+            out.append(said, "bold" if shade > 0.25 else "")
+    console.print(out)
 
 
 def table(

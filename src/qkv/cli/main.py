@@ -17,7 +17,7 @@ from typing import NoReturn
 from qkv.errors import ArgumentError, QkvError
 from qkv.version import __version__
 
-from . import attend, audit, demo, draw, info, learn, streams, trace
+from . import attend, audit, demo, draw, info, learn, lens, streams, trace
 
 __all__ = ["main"]
 
@@ -48,7 +48,7 @@ def _parser() -> _Parser:
     )
     parser.add_argument("--version", action="version", version=f"qkv {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="command", parser_class=_Parser)
-    for module in (demo, trace, attend, audit, info, learn):
+    for module in (demo, trace, attend, audit, lens, info, learn):
         module.add_command(commands)
     return parser
 

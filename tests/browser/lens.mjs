@@ -1,0 +1,140 @@
+// The lens' HTML page in a browser that can reach nothing: maps, rows, text and table, by the mouse and by the keyboard alone.
+// Called with the page's file, the browser and the right numbers as JSON; one line of JSON per test.
+
+import { readFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { pathToFileURL } from "node:url";
+import { chromium } from "../../web/node_modules/playwright-core/index.mjs";
+
+const [file, executablePath, numbers] = process.argv.slice(2);
+const right = JSON.parse(readFileSync(numbers, "utf8"));
+const axe = createRequire(import.meta.url).resolve("../../web/node_modules/axe-core/axe.min.js");
+const browser = await chromium.launch({
+  executablePath,
+  args: ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--host-resolver-rules=MAP * ~NOTFOUND"],
+});
+
+function same(got, want) {
+  const [a, b] = [JSON.stringify(got), JSON.stringify(want)];
+  if (a !== b) throw new Error(`got ${a}, want ${b}`);
+}
+function close(got, want, what) {
+  const x = got === "none" ? NaN : Number(got);
+  if (!(Math.abs(x - want) <= 0.005 * Math.abs(want) + 1e-9)) throw new Error(`${what}: got ${got}, want ${want}`);
+}
+const status = (page) => page.textContent("#status");
+const press = async (page, keys) => {
+  for (const key of keys) await page.keyboard.press(key);
+};
+
+const tests = {
+  "holds few nodes and says where it starts": async (page) => {
+    const nodes = await page.evaluate(() => document.querySelectorAll("*").length);
+    if (nodes > 5000) throw new Error(`${nodes} nodes`);
+    const facts = await page.textContent("#row-facts");
+    if (!facts.startsWith(`Layer ${right.layer}, head ${right.head}, query ${right.query}`)) throw new Error(facts);
+  },
+  "reaches every number of the row by the keyboard alone": async (page) => {
+    await page.focus("#text");
+    await page.keyboard.press("Home");
+    for (let j = 0; j < right.tokens; j++) {
+      const said = await status(page);
+      if (!said.startsWith(`Key ${j} `)) throw new Error(said);
+      if (right.weight[j] === null || j > right.query) {
+        if (!said.includes("the mask forbids it")) throw new Error(said);
+      } else {
+        const [, weight, contribution, share, influence] = said.match(/weight (\S+), contribution (\S+), share of output (\S+), influence (\S+)\.$/);
+        close(weight, right.weight[j], `weight ${j}`);
+        close(contribution, right.norm_share[j], `contribution ${j}`);
+        close(share, right.share[j], `share ${j}`);
+        close(influence, right.influence[j], `influence ${j}`);
+      }
+      await page.keyboard.press("ArrowRight");
+    }
+  },
+  "reaches every cell of a map by the keyboard alone": async (page) => {
+    await page.focus("#map");
+    const [rows, cols] = [right.map.length, right.map[0].length];
+    for (let r = 0; r < rows; r++) {
+      for (let c = 0; c < cols; c++) {
+        if (r || c) {
+          const said = await status(page);
+          close(said.match(/largest weight ([\d.e+-]+)/)[1], right.map[r][c], `cell ${r}, ${c}`);
+        }
+        if (c < cols - 1) await page.keyboard.press("ArrowRight");
+      }
+      await press(page, Array(cols - 1).fill("ArrowLeft"));
+      await page.keyboard.press("ArrowDown");
+    }
+  },
+  "moves from head to head, and the address says where": async (page) => {
+    await page.focus("#grid");
+    await press(page, ["ArrowUp", "ArrowUp", "ArrowUp", "ArrowLeft", "ArrowLeft", "ArrowLeft", "ArrowLeft"]);
+    same(await page.textContent("#map-title"), "Layer 0, head 0");
+    await press(page, ["ArrowRight", "ArrowDown"]);
+    same(await page.textContent("#map-title"), "Layer 1, head 1");
+    same(new URLSearchParams((await page.evaluate(() => location.hash)).slice(1)).get("head"), "1");
+  },
+  "opens again where its address says": async (page) => {
+    await page.goto(`${pathToFileURL(file).href}#layer=1&head=3&quantity=influence&scale=log&key=4`);
+    await page.reload();
+    same(await page.textContent("#map-title"), "Layer 1, head 3");
+    same(await page.inputValue("#quantity"), "influence");
+    same(await page.inputValue("#scale"), "log");
+    await page.goto(`${pathToFileURL(file).href}#layer=99&head=x&quantity=none&key=-3`);
+    await page.reload();
+    same(await page.inputValue("#quantity"), "weight");
+  },
+  "sorts its table, and the table is beside": async (page) => {
+    await page.selectOption("#sort", "influence");
+    const order = await page.$$eval("#keys tr td:first-child", (cells) => cells.map((cell) => Number(cell.textContent)));
+    const want = [...Array(right.query + 1).keys()].sort((a, b) => right.influence[b] - right.influence[a] || a - b);
+    same(order.slice(0, 20), want.slice(0, 20));
+    await page.selectOption("#sort", "key");
+    same(await page.textContent("#keys tr td:first-child"), "0");
+  },
+  "draws each kind of colours": async (page) => {
+    const drawn = new Set();
+    for (const scale of ["row", "all", "log", "rank"]) {
+      await page.selectOption("#scale", scale);
+      drawn.add(await page.evaluate(() => document.getElementById("map").toDataURL()));
+    }
+    same(drawn.size, 4);
+  },
+  "fits a phone without moving sideways": async (page) => {
+    await page.setViewportSize({ width: 390, height: 800 });
+    same(await page.evaluate(() => document.documentElement.scrollWidth), 390);
+  },
+  "has no trouble that axe knows, light and dark": async (page) => {
+    for (const colorScheme of ["light", "dark"]) {
+      await page.emulateMedia({ colorScheme });
+      const found = await page.evaluate(() => axe.run());
+      same(found.violations.map((v) => [v.id, v.nodes.map((n) => n.html)]), []);
+    }
+  },
+};
+
+try {
+  for (const [name, body] of Object.entries(tests)) {
+    const page = await browser.newPage({ bypassCSP: name.includes("axe") });
+    const troubles = [];
+    page.on("request", (request) => {
+      if (!/^(file|data):/.test(request.url())) troubles.push(`asked ${request.url()}`);
+    });
+    page.on("pageerror", (error) => troubles.push(error.message));
+    page.on("console", (message) => message.type() === "error" && troubles.push(message.text()));
+    let error = null;
+    try {
+      await page.goto(pathToFileURL(file).href);
+      if (name.includes("axe")) await page.addScriptTag({ path: axe });
+      await body(page);
+      same(troubles, []);
+    } catch (problem) {
+      error = problem.message;
+    }
+    await page.close();
+    console.log(JSON.stringify({ name, error }));
+  }
+} finally {
+  await browser.close();
+}
