@@ -29,7 +29,7 @@ SANITIZED ?= $(wildcard $(addprefix tests/test_,native_*.py contract_*.py defini
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-fast test-long coverage-rooms check bench docs sanitize browser learn-assets clean
+.PHONY: help demo test test-fast test-long coverage-rooms check bench docs sanitize browser learn learn-assets clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1 · \2/p' Makefile | column -t -s · 2>/dev/null \
@@ -76,10 +76,19 @@ browser:
 	@if ! command -v chromium > /dev/null && command -v apt-get > /dev/null && [ "$$(id -u)" = 0 ]; then \
 	  { apt-get update -q && apt-get install -y -q chromium; } > /dev/null 2>&1 || true; fi
 
+# The page first, and from here alone: no index is asked for it. A rebuilt one has the version of the one before.
+learn: learn-assets $(BUILD) ## install the lesson with its page, to open it with .venv/bin/qkv learn (needs Node)
+	$(PIP) install --no-deps --no-index --force-reinstall --find-links dist qkv-learn
+	$(PIP) install -c constraints.txt --no-build-isolation --find-links dist ".[cli,learn]"
+	@touch $(PACKAGE)
+	@echo "The lesson is installed: $(BIN)/qkv learn"
+
 learn-assets: $(MADE) ## build the lesson's page and its wheel into dist/ (needs Node)
+	@command -v npm > /dev/null || { echo "the lesson's page is built by Node: install Node with npm, then write make learn" >&2; exit 1; }
 	npm ci --prefix web --silent
 	npm run --prefix web --silent check
 	npm run --prefix web --silent build
+	rm -rf learn/build
 	$(PIP) wheel --no-deps --wheel-dir dist ./learn
 
 clean: ## remove environments and everything built

@@ -108,14 +108,14 @@ def test_a_missing_extra_is_one_sentence(capsys, monkeypatch, assets, module, pa
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == module else real(name, *rest))
     assert refused(capsys) == (
         f"the lesson needs the package {package}, which is not installed; "
-        'write pip install ".[learn]" in a clone of the repository'
+        "write make learn in a clone of the repository"
     )
 
 
 def test_a_missing_page_is_one_sentence(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("QKV_LEARN_ASSETS", str(tmp_path))
     said = refused(capsys, "--data", tmp_path / "n.db")
-    assert said == f"the lesson's page is not in {tmp_path}, there is no index.html; write make learn-assets"
+    assert said == f"the lesson's page is not in {tmp_path}, there is no index.html; write make learn"
     monkeypatch.delenv("QKV_LEARN_ASSETS")
     monkeypatch.setitem(__import__("sys").modules, "qkv_learn_assets", None)
     assert "the package qkv-learn, which is not installed" in refused(capsys, "export", tmp_path / "site")

@@ -10,5 +10,12 @@ def how_to_install(extra: str) -> str:
 
     >>> how_to_install("cli")
     'write pip install ".[cli]" in a clone of the repository'
+
+    The page of the lesson is a second package, which has to be built first.
+
+    >>> how_to_install("learn")
+    'write make learn in a clone of the repository'
     """
+    if extra == "learn":
+        return "write make learn in a clone of the repository"
     return f'write pip install ".[{extra}]" in a clone of the repository'

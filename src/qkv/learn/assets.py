@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from qkv.errors import UnsupportedError
+from qkv.files.extras import how_to_install
 
 __all__ = ["assets_folder", "page", "worker_files"]
 
@@ -30,11 +31,10 @@ def assets_folder() -> Path:
             folder = Path(importlib.import_module("qkv_learn_assets").folder())
         except ModuleNotFoundError:
             raise UnsupportedError(
-                "the lesson's page is in the package qkv-learn, which is not installed; "
-                "write make learn-assets and pip install dist/qkv_learn-*.whl in a clone of the repository"
+                f"the lesson's page is in the package qkv-learn, which is not installed; {how_to_install('learn')}"
             ) from None
     if not (folder / "index.html").is_file():
-        raise UnsupportedError(f"the lesson's page is not in {folder}, there is no index.html; write make learn-assets")
+        raise UnsupportedError(f"the lesson's page is not in {folder}, there is no index.html; write make learn")
     return folder
 
 
