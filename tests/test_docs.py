@@ -2,13 +2,15 @@
 
 In a Markdown file, `python` blocks are executed and `pycon` blocks are doctests, in order and with one set of names a
 file. `console` blocks whose commands are all `qkv …` are run; their output is compared in shape: numbers may differ,
-`…` stands for any text or, on a line of its own, for any lines.
+`…` stands for any text or, on a line of its own, for any lines. A block after a line `<!-- needs: torch … -->` is run
+where those packages are.
 """
 
 from __future__ import annotations
 
 import doctest
 import importlib
+import importlib.util
 import os
 import pkgutil
 import re
@@ -29,17 +31,23 @@ NUMBER = re.compile(r"[-−]?\d[\d.,]*(e[+-]\d+)?")
 
 
 class Block(NamedTuple):
-    """A fenced block of a page: its language, its text and the line it begins on."""
+    """A fenced block of a page: its language, its text, the line it begins on, and the packages it needs."""
 
     language: str
     text: str
     line: int
+    needs: tuple[str, ...] = ()
+
+    @property
+    def runs(self) -> bool:
+        """Whether all it needs is here."""
+        return all(importlib.util.find_spec(name) is not None for name in self.needs)
 
 
 def blocks(text: str) -> list[Block]:
     """The fenced blocks of a page in order."""
-    found = re.finditer(r"^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    return [Block(m[1], m[2], text[: m.start()].count("\n") + 2) for m in found]
+    found = re.finditer(r"(?:^<!-- needs: ([\w ]+) -->\n+)?^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [Block(m[2], m[3], text[: m.start(3)].count("\n") + 1, tuple((m[1] or "").split())) for m in found]
 
 
 def run_python(page: str, text: str) -> None:
@@ -47,6 +55,8 @@ def run_python(page: str, text: str) -> None:
     names: dict[str, object] = {"__name__": "page"}
     parser, runner = doctest.DocTestParser(), doctest.DocTestRunner(optionflags=FLAGS, verbose=False)
     for block in blocks(text):
+        if not block.runs:
+            continue
         if block.language == "python":
             exec(compile("\n" * (block.line - 1) + block.text, page, "exec"), names)
         elif block.language == "pycon":
@@ -109,7 +119,7 @@ CONSOLE = [
     pytest.param(command, lines, id=f"{page.name}-{command[:40]}")
     for page in PAGES
     for block in blocks(page.read_text(encoding="utf-8"))
-    if block.language == "console"
+    if block.language == "console" and block.runs
     for command, lines in commands(block)
     if command.startswith("qkv ")
 ]
@@ -135,6 +145,9 @@ def test_docstring_examples_run(name, tmp_path, monkeypatch):
         if (missing.name or "qkv").startswith("qkv."):
             raise
         pytest.skip(f"{name} needs {missing.name}, which an extra brings")
+    wanted = set(re.findall(r"^\s*>>> import (\w+)", Path(str(module.__file__)).read_text(encoding="utf-8"), re.MULTILINE))
+    for package in sorted(wanted):
+        pytest.importorskip(package)
     result = doctest.testmod(module, optionflags=FLAGS, verbose=False)
     assert result.failed == 0
 
@@ -171,6 +184,12 @@ def test_planted_faults_of_pages_are_seen():
     with pytest.raises(AssertionError, match="Expected"):
         run_python("page", "```python\nx = 2\n```\n\n```pycon\n>>> x\n1\n\n```\n")
     run_python("page", "```python\nx = 2\n```\n\n```pycon\n>>> y = x\n>>> x\n2\n\n```\n\n```python\ny\n```\n")
+
+
+def test_what_a_block_needs_is_looked_for():
+    run_python("page", "<!-- needs: no_such_package -->\n\n```python\nmissing\n```\n")
+    with pytest.raises(NameError):
+        run_python("page", "<!-- needs: numpy -->\n```python\nmissing\n```\n")
 
 
 def test_shapes_of_printouts():
