@@ -249,3 +249,82 @@ def test_the_documents_of_any_function() -> None:
     one = leaks(mean, {**words, "documents": documents[1:]}, ask=["packing"], packing="documents")
     assert one.left_out["packing"] == "the input 'documents' holds one document"
     assert "tells documents apart" in leaks(mean, words, ask=["packing"]).left_out["packing"]
+
+
+def test_what_is_rounding_alone_is_no_leak() -> None:
+    """F3: bits that depend on the future and no number that does; and a leak of one part in a million behind them."""
+    torch = library("torch")
+
+    class Scaled(torch.nn.Module):  # type: ignore[misc, name-defined]
+        leak = 0.0
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = torch.nn.Identity()
+
+        def forward(self, x: Any) -> Any:
+            out = (x * x[:, -1:]) / x[:, -1:]
+            seen = torch.zeros_like(out)
+            seen[:, 3] = self.leak * x[:, 5]
+            return self.inner(out + seen)
+
+    model = Scaled()
+    x = torch.from_numpy(np.random.default_rng(0).standard_normal((1, 8, 4)).astype(np.float32))
+    found = leaks(model, x, ask=["future"])
+    assert found.ok
+    assert [(leak.kind, leak.module) for leak in found.rounding] == [("future", "")]
+    assert "in rounding alone, future: the output at position 0 depends on the input at position 7" in str(found)
+    assert "none found" not in str(found)
+    model.leak = 1e-6
+    found = leaks(model, x, ask=["future"])
+    assert [(leak.position, leak.source, leak.module) for leak in found.leaks] == [(3, 5, "Scaled")]
+    assert json.loads(json.dumps(found.to_dict()))["rounding"][0]["position"] == 0
+
+
+def test_experts_are_multiplied_in_groups_of_any_size() -> None:
+    """D1, E1, F3: no kind of leak in a mixture of experts, whose bits the other tokens may decide."""
+    transformers, torch = library("transformers"), library("torch")
+    torch.manual_seed(0)
+    config = transformers.MixtralConfig(
+        vocab_size=50,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        num_local_experts=4,
+        initializer_range=0.3,
+    )
+    model, ids = transformers.MixtralForCausalLM(config).eval(), deep(1)[1]
+    found = leaks(model, ids | {"attention_mask": torch.ones_like(ids["input_ids"])}, trials=1)
+    assert found.ok
+    assert found.asked == KINDS
+    (leak,) = leaks(broken("Planted", 1, 2, 5, 1e-6, model=model), ids, ask=["future"]).leaks
+    assert (leak.position, leak.source, leak.layer, leak.head) == (5, 7, 1, 2)
+
+
+def test_what_a_model_cannot_do_is_told() -> None:
+    """G2: a cache it does not go on with, positions it does not take; the other cache is asked all the same."""
+    transformers, torch = library("transformers"), library("torch")
+    torch.manual_seed(0)
+    config = transformers.BloomConfig(vocab_size=50, hidden_size=32, n_layer=2, n_head=4, initializer_range=0.3)
+    model, ids = transformers.BloomForCausalLM(config).eval(), deep(1)[1]
+    ids["attention_mask"] = torch.ones_like(ids["input_ids"])
+    found = leaks(model, ids, ask=["packing", "cache"])
+    assert found.ok
+    assert found.asked == ("cache",)
+    assert found.left_out["packing"].startswith("its forward takes no position_ids")
+    assert "the model ends in an error (RuntimeError: " in found.left_out["cache (StaticCache)"]
+
+    def fails(*arguments: Any, **words: Any) -> Any:
+        raise RuntimeError("no such type")
+
+    class Single(torch.nn.Linear):  # type: ignore[misc, name-defined]
+        def forward(self, x: Any) -> Any:
+            return super().forward(x) if x.dtype == torch.float32 else fails()
+
+    x = torch.ones(1, 4, 3)
+    why = leaks(Single(3, 3), x, ask=["cache"], decode=lambda model, cache, x: (model(x), cache)).left_out["cache"]
+    assert why == "it does not run in float64, from which the bound comes (RuntimeError: no such type)"
+    with pytest.raises(RuntimeError, match="no such type"):
+        leaks(torch.nn.Linear(3, 3), x, ask=["cache"], decode=fails)

@@ -64,6 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
         tuple(kind for part in parts for kind in part.asked),
         {**left_out, **{kind: why for part in parts for kind, why in part.left_out.items()}},
         sum(part.runs for part in parts),
+        tuple(leak for part in parts for leak in part.rounding),
     )
     tokens = model.tokens(words["input_ids"][0])
     about = {
@@ -135,16 +136,21 @@ def _show(about: dict[str, Any], found: Leaks, tokens: tuple[str, ...]) -> None:
     count = len(tokens)
     draw.text(f"{about['model']}: {about['class']}, {about['attention']} attention, {count} tokens, {found.runs} runs")
     draw.text()
-    by = {leak.kind: leak for leak in found.leaks}
+    leaking = {leak.kind: leak for leak in found.leaks}
+    rounded = {leak.kind: leak for leak in found.rounding}
     rows = []
     for kind in found.asked:
-        leak = by.get(kind)
-        rows.append((kind, "none found", "", "", "") if leak is None else (kind, "leaks", *_places(leak, tokens)))
+        leak = leaking.get(kind) or rounded.get(kind)
+        verdict = "leaks" if kind in leaking else "rounding" if kind in rounded else "none found"
+        rows.append((kind, verdict, *(("", "", "") if leak is None else _places(leak, tokens))))
     rows += [(kind, "not asked", "", "", "") for kind in found.left_out]
     draw.table(("kind", "verdict", "output at", "depends on", "enters in"), rows, left=(0, 1, 2, 3, 4))
     for leak in found.leaks:
         draw.text()
         draw.text(str(leak), indent=2)
+    if rounded.keys() - leaking.keys():
+        draw.text()
+        draw.text("rounding: other inputs move the last bits, and nothing any more in float64; no leak", indent=2)
     for why in dict.fromkeys(found.left_out.values()):
         kinds = ", ".join(kind for kind, said in found.left_out.items() if said == why)
         draw.text()

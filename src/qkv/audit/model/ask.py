@@ -13,11 +13,11 @@ from qkv.errors import ArgumentError
 from .cached import Parts, cached
 from .found import Leak, Leaks
 from .hooks import Entry, enters, is_module
-from .known import Decode, Steps, is_known, opened, reads_backwards, steps_of, without_cache
+from .known import Decode, Steps, is_known, opened, packs, reads_backwards, steps_of, without_cache
 from .search import Spot, future, inside
 from .subject import Chosen, Subject
-from .twins import why_no_twin
-from .values import Array, back, differ, numpy_of
+from .twins import twin, why_no_twin
+from .values import BETWEEN, Array, back, differ, numpy_of
 
 __all__ = ["KINDS", "leaks", "wanted"]
 
@@ -42,9 +42,9 @@ def leaks(
 ) -> Leaks:
     """Exchange inputs that an output may not see, and compare the output number for number.
 
-    Nothing is estimated: two runs on the same shapes whose visible inputs are equal have to give equal numbers. Only
-    reading in parts is another computation, and held to a bound that the model's own rounding gives. For a torch module,
-    hooks name the module in which a leak enters.
+    Nothing is estimated: two runs on the same shapes whose visible inputs are equal have to give equal numbers. What is
+    gone in float64 is rounding, and told apart. Only reading in parts is another computation, and held to a bound that
+    the model's own rounding gives. For a torch module, hooks name the module in which a leak enters.
 
     Args:
         model: a function or torch module of arrays of any library, one of transformers, or a `qkv.models.Model`. One
@@ -84,7 +84,7 @@ def leaks(
     run = _Run(subject, padding, packing, decode, trials, seed)
     for kind in kinds:
         run.ask(kind)
-    return Leaks(tuple(run.found), tuple(run.asked), {**run.left_out, **left_out}, run.runs)
+    return Leaks(tuple(run.found), tuple(run.asked), {**run.left_out, **left_out}, run.runs, tuple(run.rounding))
 
 
 def wanted(ask: Iterable[str] | None, model: Any) -> tuple[tuple[str, ...], dict[str, str]]:
@@ -114,6 +114,7 @@ class _Run:
         self.subject, self.padding, self.packing, self.decode = subject, padding, packing, decode
         self.trials, self.seed = trials, seed
         self.found: list[Leak] = []
+        self.rounding: list[Leak] = []
         self.asked: list[str] = []
         self.left_out: dict[str, str] = {}
         self.runs = 0
@@ -131,9 +132,17 @@ class _Run:
         kept = ~_padded(kind, subject.lead) if "padding" in kind else np.ones(subject.lead, np.bool_)
         base = self._base(kind, subject, kept)
         spot = self._search(kind, subject, base)
+        self.runs += subject.runs
+        if spot is None:
+            return
+        high = _rounded_away(subject, spot)
+        if high is not None:
+            self.rounding.append(_told(kind, spot, Entry()))
+            # What is more than rounding may stand behind it.
+            subject, spot = high, self._search(kind, high, high.answer())
+            self.runs += high.runs
         if spot is not None:
             self.found.append(_told(kind, spot, enters(subject, spot) if is_module(subject.model) else Entry()))
-        self.runs += subject.runs
 
     def _base(self, kind: str, subject: Subject, kept: Chosen) -> Array:
         """The answer to the example, if it can be compared with others."""
@@ -165,10 +174,14 @@ class _Run:
         if why or steps is None:
             self.left_out["cache"] = why
             return
-        self.asked.append("cache")
         self._base("cache", subject, np.ones(subject.lead, np.bool_))
-        apart, runs = cached(subject, steps, self.padding)
+        apart, runs, refused = cached(subject, steps, self.padding)
         self.runs += subject.runs + runs
+        if "" in refused or set(refused) == set(steps.caches):
+            self.left_out["cache"] = next(iter(refused.values()))
+            return
+        self.asked.append("cache")
+        self.left_out |= {f"cache ({name})": why for name, why in refused.items()}
         if apart is not None:
             self.found.append(
                 Leak(
@@ -242,6 +255,8 @@ class _Run:
         made = self.subject.copy()
         B, L = made.lead
         known = is_known(made.model)
+        if known and self.packing == "position_ids" and not packs(made.model):
+            return None, "its forward takes no position_ids, which would tell documents apart"
         if self.packing in made.words:
             if numpy_of(made.words[self.packing]).shape not in ((B, L), (1, L)):
                 return None, f"the input {self.packing!r} has not the shape {(B, L)}"
@@ -272,6 +287,19 @@ def _padded(kind: str, lead: tuple[int, ...]) -> Chosen:
     half = lead[1] // 2
     padded[:, slice(half) if kind == "left padding" else slice(lead[1] - half, None)] = True
     return padded
+
+
+def _rounded_away(subject: Subject, spot: Spot) -> Subject | None:
+    """The model in float64, if the leak is not there; None where it is, or where no such run is possible."""
+    if why_no_twin(subject):
+        return None
+    high = twin(subject, "float64")
+    high.part = BETWEEN
+    try:
+        base, other = high.answer(), high.answer(spot.varied)
+    except Exception:
+        return None
+    return None if differ(base, other, BETWEEN)[spot.at].any() else high
 
 
 def _told(kind: str, spot: Spot, entry: Entry) -> Leak:

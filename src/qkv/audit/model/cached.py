@@ -15,7 +15,7 @@ from .subject import Subject
 from .twins import twin
 from .values import Array, is_array, numpy_of
 
-__all__ = ["Apart", "Parts", "cached"]
+__all__ = ["Apart", "Parts", "Read", "cached"]
 
 
 class Apart(NamedTuple):
@@ -84,21 +84,43 @@ class Parts:
                 yield said, ends
 
 
-def cached(subject: Subject, steps: Steps, padding: str | int | None) -> tuple[Apart | None, int]:
-    """(the first output that differs beyond the bound, how often the model was called)."""
+class Read(NamedTuple):
+    """What came of reading in parts.
+
+    Attributes:
+        apart: the first output that differs beyond the bound. runs: how often the model was called. refused: cache ->
+            the error with which the model did not go on; "" for all of them.
+    """
+
+    apart: Apart | None
+    runs: int
+    refused: dict[str, str]
+
+
+def cached(subject: Subject, steps: Steps, padding: str | int | None) -> Read:
+    """Read the example at once and in parts, with each cache."""
     low, high = twin(subject, "float32"), twin(subject, "float64")
-    exact, single = high.answer(), low.answer()
-    bound = 2 * float(np.abs(exact - single).max())
+    try:
+        exact = high.answer()
+    except Exception as error:
+        return Read(None, 1, {"": f"it does not run in float64, from which the bound comes ({_said(error)})"})
+    bound = 2 * float(np.abs(exact - low.answer()).max())
     parts, runs = Parts(high, padding), 2
+    refused: dict[str, str] = {}
     for name, start in steps.caches.items():
         for said, ends in parts.ways():
-            way = f"{said}, {name}" if name else said
             cache, begin = start(high.model, parts.length), 0
             for end in ends:
-                answer, cache = _step(high, steps, cache, parts.words(begin, end))
+                try:
+                    answer, cache = _step(high, steps, cache, parts.words(begin, end))
+                except Exception as error:
+                    # Whoever brings a decode of their own wants to see where it fails.
+                    if not name:
+                        raise
+                    refused[name] = f"read {said}, the model ends in an error ({_said(error)})"
+                    break
                 runs += 1
-                found = _rows(high, answer, end - begin)
-                there = exact[:, begin:end]
+                there, found = exact[:, begin:end], _rows(high, answer, end - begin)
                 # A NaN is no number near another.
                 wrong = ~(np.abs(found - there) <= bound)
                 if wrong.any():
@@ -107,9 +129,14 @@ def cached(subject: Subject, steps: Steps, padding: str | int | None) -> tuple[A
                     if is_module(high.model):
                         entry = _entry(low, high, steps, (start, ends), (begin, end), parts)
                         runs += 2 + ends.index(end) + 1
-                    return Apart((at[0], begin + at[1]), whole, part, bound, way, begin, entry), runs
+                    way = f"{said}, {name}" if name else said
+                    return Read(Apart((at[0], begin + at[1]), whole, part, bound, way, begin, entry), runs, refused)
                 begin = end
-    return None, runs
+    return Read(None, runs, refused)
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
 def _first(wrong: Any, whole: Array, part: Array) -> tuple[tuple[int, int], float, float]:

@@ -76,13 +76,16 @@ class Leaks:
 
     Attributes:
         leaks: at most one a kind. asked: kinds that were asked about. left_out: kind -> why it could not be asked.
-        runs: how often the model was called.
+        runs: how often the model was called. rounding: what depends on other inputs in its last bits alone, and no more
+            in float64; experts, for one, are multiplied in groups whose size the other tokens decide. No leak, but not
+            the same bits (F3).
     """
 
     leaks: tuple[Leak, ...]
     asked: tuple[str, ...]
     left_out: dict[str, str] = field(default_factory=dict)
     runs: int = 0
+    rounding: tuple[Leak, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -96,11 +99,14 @@ class Leaks:
             "asked": list(self.asked),
             "left_out": self.left_out,
             "runs": self.runs,
+            "rounding": [{**asdict(leak), "layer": leak.layer} for leak in self.rounding],
         }
 
     def __str__(self) -> str:
         leaking = {leak.kind for leak in self.leaks}
         lines = [str(leak) for leak in self.leaks]
-        lines += [f"{kind}: none found" for kind in self.asked if kind not in leaking]
+        rounded = {leak.kind for leak in self.rounding} - leaking
+        lines += [f"in rounding alone, {leak}" for leak in self.rounding if leak.kind in rounded]
+        lines += [f"{kind}: none found" for kind in self.asked if kind not in leaking | rounded]
         lines += [f"{kind}: not asked, {why}" for kind, why in self.left_out.items()]
         return "\n".join([*lines, f"{self.runs} runs"])

@@ -9,6 +9,7 @@ import numpy as np
 
 from .search import Spot
 from .subject import Subject
+from .values import differ, numpy_of
 
 __all__ = ["Entry", "Hooks", "enters", "head_of", "is_module"]
 
@@ -35,7 +36,7 @@ def enters(subject: Subject, spot: Spot) -> Entry:
     recorded: list[tuple[str, str, list[Any]]] = []
     with Hooks(subject.model, lambda *event: recorded.append(event)):
         subject.answer()
-    compared = _Comparison(recorded, spot.kept)
+    compared = _Comparison(recorded, spot.kept, subject.part)
     with Hooks(subject.model, compared.event):
         subject.answer(spot.varied)
     owner = dict(subject.model.named_modules()).get(compared.module)
@@ -98,8 +99,8 @@ class _Comparison:
     has to be the same altogether to count as unchanged.
     """
 
-    def __init__(self, recorded: list[tuple[str, str, list[Any]]], kept: Any) -> None:
-        self.recorded, self.kept, self.at = recorded, kept, 0
+    def __init__(self, recorded: list[tuple[str, str, list[Any]]], kept: Any, part: float) -> None:
+        self.recorded, self.kept, self.part, self.at = recorded, kept, part, 0
         self.open: list[bool] = []
         self.module = self.tensor = ""
         self.features: tuple[int, int] | None = None
@@ -121,26 +122,26 @@ class _Comparison:
 
     def _change(self, a: Any, b: Any) -> tuple[int, int] | bool | None:
         """False: unchanged where it may not change; (first, last feature): changed there; None: cannot be said."""
-        differ = ((a != b) & ~((a != a) & (b != b))).cpu().numpy()
-        if not differ.any():
+        changed = differ(numpy_of(a), numpy_of(b), self.part if a.is_floating_point() else 0.0)
+        if not changed.any():
             return False
-        placed = _placed(differ, self.kept)
+        placed = _placed(changed, self.kept)
         if placed is None:
             return None
         last = np.flatnonzero(placed.reshape(-1, placed.shape[-1]).any(0))
         return (int(last[0]), int(last[-1])) if len(last) else False
 
 
-def _placed(differ: Any, kept: Any) -> Any:
+def _placed(changed: Any, kept: Any) -> Any:
     """The differences at kept positions, axes (sequences, positions, …, features); None where it has no positions."""
     B, L = kept.shape
-    if differ.ndim < 2:
+    if changed.ndim < 2:
         return None
     # (B, L, …) as most; (B, H, L, D) within attention; (B·H, L, D) where heads were folded into the batch.
-    axis = next((n for n in (1, 2, *range(3, differ.ndim)) if n < differ.ndim and differ.shape[n] == L), None)
-    if axis is None or differ.shape[0] % B:
+    axis = next((n for n in (1, 2, *range(3, changed.ndim)) if n < changed.ndim and changed.shape[n] == L), None)
+    if axis is None or changed.shape[0] % B:
         return None
-    moved = np.moveaxis(differ, axis, 1)
+    moved = np.moveaxis(changed, axis, 1)
     moved = moved[..., None] if moved.ndim == 2 else moved
-    where = np.repeat(kept, differ.shape[0] // B, axis=0)
+    where = np.repeat(kept, changed.shape[0] // B, axis=0)
     return moved & where.reshape(*where.shape, *[1] * (moved.ndim - 2))

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-__all__ = ["Steps", "is_known", "opened", "reads_backwards", "steps_of", "without_cache"]
+__all__ = ["Steps", "is_known", "opened", "packs", "reads_backwards", "steps_of", "with_plain_experts", "without_cache"]
 
 #: (model, cache or None, *inputs, **inputs) -> (answer, cache)
 Decode = Callable[..., tuple[Any, Any]]
@@ -51,9 +51,21 @@ def reads_backwards(model: Any) -> bool:
     return head or any(getattr(part, "is_causal", False) is True for part in model.modules())
 
 
+def packs(model: Any) -> bool:
+    """Whether a model of transformers takes what tells packed documents apart."""
+    return "position_ids" in inspect.signature(model.forward).parameters
+
+
 def without_cache(words: Mapping[str | int, Any]) -> dict[str | int, Any]:
     """The inputs of a packed row: transformers tells its documents apart only if there is neither mask nor cache."""
     return {"use_cache": False, **words}
+
+
+def with_plain_experts(model: Any) -> Any:
+    """The model with experts that are multiplied one after the other: torch groups them in float32 and below alone."""
+    if is_known(model) and getattr(model, "_can_set_experts_implementation", lambda: False)():
+        model.set_experts_implementation("eager")
+    return model
 
 
 def steps_of(model: Any) -> Steps:

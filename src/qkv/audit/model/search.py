@@ -29,7 +29,7 @@ class Spot:
 
 def _changed(subject: Subject, base: Array, varied: Array, kept: Chosen) -> Chosen:
     """Outputs (sequence, position) that may not change, and did."""
-    found: Chosen = differ(base, subject.answer(varied)).any(-1) & kept
+    found: Chosen = differ(base, subject.answer(varied), subject.part).any(-1) & kept
     return found
 
 
@@ -118,5 +118,5 @@ def narrow(
     sequence, position = map(int, np.argwhere(here)[0])
     varied = subject.with_contents(here, contents)
     after, row = subject.answer(varied)[at], base[at]
-    feature = int(differ(row, after).argmax())
+    feature = int(np.nan_to_num(np.abs(after - row), nan=np.inf).argmax())
     return Spot(at, (sequence, position), varied, ~fallback, float(row[feature]), float(after[feature]))

@@ -23,7 +23,8 @@ class Subject:
 
     Attributes:
         varied: contents of the input that is varied. lead: (sequences, positions) of it; one sequence where the
-            example has no batch. runs: how often the model was called.
+            example has no batch. runs: how often the model was called. part: of the largest number, how far apart two
+            numbers may be and count as equal; 0 but for runs in float64 that look through rounding.
     """
 
     def __init__(
@@ -35,7 +36,7 @@ class Subject:
         batched: bool,
     ) -> None:
         self.model: Any = model
-        self.output, self.batched, self.runs = output or output_of, batched, 0
+        self.output, self.batched, self.runs, self.part = output or output_of, batched, 0, 0.0
         self.words: dict[str | int, Any]
         if isinstance(example, Mapping):
             self.words = dict(example)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from .hooks import is_module
+from .known import with_plain_experts
 from .subject import Subject
 from .values import is_array, is_torch
 
@@ -40,7 +41,7 @@ def twin(subject: Subject, name: str) -> Subject:
         dtype = getattr(torch, name)
         held = [x for x in (*model.parameters(), *model.buffers()) if x.is_floating_point()]
         if any(x.dtype != dtype for x in held):
-            model = copy.deepcopy(model).to(dtype)
+            model = with_plain_experts(copy.deepcopy(model).to(dtype))
     words = {n: _cast(x, name) if _is_float(x) else x for n, x in subject.words.items()}
     return Subject(model, words, subject.vary, subject.output, subject.batched)
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from qkv.errors import ArgumentError
 
-__all__ = ["Array", "back", "differ", "is_array", "numpy_of", "other", "output_of"]
+__all__ = ["BETWEEN", "Array", "back", "differ", "is_array", "numpy_of", "other", "output_of"]
 
 Array = npt.NDArray[Any]
 
@@ -69,9 +69,22 @@ def other(array: Array, rng: np.random.Generator) -> Array:
     return np.asarray(rng.standard_normal(array.shape) * size, dtype=array.dtype)
 
 
-def differ(a: Array, b: Array) -> npt.NDArray[np.bool_]:
-    """Where two arrays hold other numbers. Zeros of either sign are the same, and so is NaN and NaN."""
-    return np.asarray((a != b) & ~((a != a) & (b != b)), dtype=np.bool_)
+#: Halfway, in powers of two, between the rounding of float32 and of float64: a change of float64 numbers that is smaller
+#: than this part of them is rounding, one that is larger is none.
+BETWEEN = float(np.sqrt(np.finfo(np.float32).eps * np.finfo(np.float64).eps))
+
+
+def differ(a: Array, b: Array, part: float = 0.0) -> npt.NDArray[np.bool_]:
+    """Where two arrays hold other numbers, further apart than a part of the largest of them.
+
+    Zeros of either sign are the same, and so is NaN and NaN.
+    """
+    if part:
+        with np.errstate(invalid="ignore"):
+            far = ~(np.abs(a - b) <= part * np.max(np.abs(a), initial=0, where=np.isfinite(a)))
+    else:
+        far = np.ones(np.broadcast(a, b).shape, np.bool_)
+    return np.asarray((a != b) & ~((a != a) & (b != b)) & far, dtype=np.bool_)
 
 
 def output_of(answer: Any) -> Any:
