@@ -115,6 +115,142 @@ test("the mask is painted by keyboard, and the first empty row is named", async 
   assert.match(await page.locator("[data-figure=masks] .row-mark.empty").first().textContent(), /first empty row/);
 });
 
+test("every cell of a mask is reached by arrow keys, and a table stands beside [cells-unreachable]", async ({ serve, open }) => {
+  const server = await serve();
+  const page = await open();
+  await enter(page, server.link);
+  const figure = page.locator("[data-figure=masks]");
+  const name = () => page.evaluate(() => document.activeElement.getAttribute("aria-label").match(/query \d+, key \d+/)[0]);
+  // One stop of Tab for all cells, and from it every cell.
+  assert.equal(await figure.locator('.cell[tabindex="0"]').count(), 1);
+  await figure.locator('.cell[tabindex="0"]').focus();
+  await page.keyboard.press("Home");
+  for (let i = 0; i < 6; i++) await page.keyboard.press("ArrowUp");
+  const seen = new Set();
+  for (let i = 0; i < 6; i++) {
+    for (let j = 0; j < 6; j++) {
+      const key = i % 2 ? 5 - j : j;
+      assert.equal(await name(), `query ${i}, key ${key}`);
+      seen.add(await name());
+      if (j < 5) await page.keyboard.press(i % 2 ? "ArrowLeft" : "ArrowRight");
+    }
+    await page.keyboard.press("ArrowDown");
+  }
+  assert.equal(seen.size, await figure.locator(".cell").count());
+  const rows = figure.locator(".numbers tbody tr");
+  assert.equal(await rows.count(), 6);
+  assert.match(await rows.nth(2).textContent(), /query 2.*0, 1, 2.*0\.333/);
+});
+
+test("weight, contribution and influence stand apart, and disagree [value-weighted]", async ({ serve, open }) => {
+  const server = await serve();
+  const page = await open();
+  await enter(page, server.link);
+  const figure = page.locator("[data-figure=contribution]");
+  const largest = async () => {
+    const panels = await figure.locator(".bars").evaluateAll((all) => all.map((bars) => bars.getAttribute("aria-label")));
+    assert.deepEqual(panels.map((label) => label.split(":")[0]), ["Weight", "Share", "Influence"]);
+    return panels.map((label) => {
+      const rows = label.slice(label.indexOf(":") + 1).split(", ").map((row) => row.trim().match(/^(.*) ([^ ]+)$/));
+      return rows.sort((a, b) => Number(b[2].replace("−", "-")) - Number(a[2].replace("−", "-")))[0][1];
+    });
+  };
+  assert.deepEqual(await largest(), ["first token", "red", "first token"]);
+  // With a longer value the heaviest key also contributes most; its weight is the same.
+  await figure.getByRole("slider").focus();
+  const weight = () => figure.locator(".numbers tbody tr").first().locator("td").nth(1).textContent();
+  const before = await weight();
+  await page.keyboard.press("End");
+  assert.deepEqual(await largest(), ["first token", "first token", "first token"]);
+  assert.equal(await weight(), before);
+});
+
+test("no page scrolls sideways at 390 px, whatever is in it", async ({ serve, open }) => {
+  const server = await serve();
+  const page = await open({ viewport: { width: 390, height: 844 }, hasTouch: true });
+  await enter(page, server.link);
+  const word = "x".repeat(400);
+  const address = `https://example.org/${"a-very/long".repeat(40)}?q=${"1".repeat(200)}`;
+  const wide = `attend([${Array(60).fill("1.2345678901").join(",")}], [[1]], [[1]], [True])`;
+  await page.evaluate(
+    async ([word, address, wide]) => {
+      const send = async (method, path, body) => {
+        const answer = await fetch(path, { method, headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
+        if (!answer.ok) throw new Error(`${path}: ${answer.status}`);
+      };
+      const [first, second] = (await (await fetch("api/lessons/attention.json")).json()).sections.map((section) => section.id);
+      const lesson = "attention";
+      await send("PUT", `api/notes/${lesson}/${first}`, { text: word, base_revision: 0 });
+      await send("PUT", `api/notes/${lesson}/${second}`, { text: `See ${address}`, base_revision: 0 });
+      await send("PUT", `api/drafts/${lesson}`, { code: `raise ValueError("${word}")  # ${word}`, base_revision: 0 });
+      const verdict = { status: "failed", sentence: `It broke: ${word}`, failure: null };
+      await send("POST", "api/cases", { lesson, form: "python", text: wide, note: word, verdict });
+      await send("POST", "api/cases", { lesson, form: "json", text: word, note: address, verdict });
+      await send("POST", "api/attempts", { lesson, code: `a = "${word}"`, report: null, passed: false, solution_shown: true });
+      // A tab that is gone left this.
+      const { id } = await (await fetch("api/notebook")).json();
+      const left = JSON.stringify({ text: `${word} unsaved`, base: 1, sent: [], time: "2026-01-01T00:00:00Z" });
+      localStorage.setItem(`qkv-unsaved ${id} gone note ${lesson}/${first}`, left);
+      localStorage.setItem(`qkv-unsaved ${id} gone draft ${lesson}`, left);
+    },
+    [word, address, wide],
+  );
+  await page.reload();
+  await ready(page);
+  const narrow = async (where) => {
+    const far = await page.evaluate(() =>
+      [...document.querySelectorAll("body *")]
+        .filter((one) => one.getBoundingClientRect().right > innerWidth + 1 && !one.closest("[data-more], .editor, .unseen, .other-text, svg"))
+        .map((one) => `${one.tagName}.${one.className}`),
+    );
+    assert.deepEqual(far, [], where);
+    assert.equal(await page.evaluate(() => document.documentElement.scrollWidth), 390, where);
+  };
+  await page.locator(".conflict").first().waitFor();
+  await page.locator("figure.trace > button, .prose summary").evaluateAll((all) => all.forEach((one) => one.click()));
+  await page.getByRole("button", { name: "Write down a failure to test" }).click();
+  await page.locator(".kept-cases li").first().waitFor();
+  await narrow("the lesson");
+  // What is cut says so, and where it goes on.
+  const cut = page.locator('.scrolls[data-more="right"]').first();
+  await cut.evaluate((box) => (box.scrollLeft = 9999));
+  await page.locator('.scrolls[data-more="left"]').first().waitFor();
+  // Values stand beside their sliders' names, each in one line.
+  for (const value of await page.locator(".slider output").all()) {
+    const { height } = await value.boundingBox();
+    const line = await value.evaluate((one) => parseFloat(getComputedStyle(one).lineHeight));
+    assert.ok(height < 1.5 * line, await value.textContent());
+  }
+  // A short list is one thing.
+  const broken = await page.evaluate(() =>
+    [...document.querySelectorAll(".prose p, .prose li, .says")].flatMap((block) => block.textContent.match(/\[[^[\]]{1,24}\]/g) ?? []).filter((list) => list.includes(" ")),
+  );
+  assert.deepEqual(broken, []);
+  await to(page, "#/lab/attention");
+  await page.locator(".conflict").first().waitFor();
+  assert.match(await grade(page), /^Graded/);
+  await narrow("the lab");
+  await page.locator(".cm-content").focus();
+  await page.keyboard.press("Shift+Enter");
+  await page.locator(".work-state", { hasText: "ValueError" }).waitFor();
+  await narrow("the lab after a run");
+  await to(page, "#/notebook");
+  await page.locator(".conflict").first().waitFor();
+  await page.locator(".attempt summary").evaluateAll((all) => all.forEach((one) => one.click()));
+  await page.locator("input[type=file]").setInputFiles({
+    name: "notebook.json",
+    mimeType: "application/json",
+    buffer: Buffer.from(
+      JSON.stringify({
+        format: "qkv-notebook", version: 1, exported: "2026-01-01T00:00:00.000Z", bookmarks: [], drafts: [], attempts: [], lab_passed: {}, completed: {}, cases: [],
+        notes: [{ lesson: "attention", section: "roles", text: word + word, updated: "2026-01-01T00:00:00.000Z" }],
+      }),
+    ),
+  });
+  await page.locator(".import-preview h2").waitFor();
+  await narrow("the notebook");
+});
+
 test("figures move by keyboard and pointer, and their tables say the same", async ({ serve, open }) => {
   const server = await serve();
   const page = await open();
@@ -130,7 +266,7 @@ test("figures move by keyboard and pointer, and their tables say the same", asyn
   const same = page.locator("[data-figure=same-output]");
   await same.getByRole("slider").focus();
   await page.keyboard.press("Home");
-  assert.match(await same.locator(".says").textContent(), /0\.49, 0\.02, 0\.49 the output is \[1\.000, 1\.000\]/);
+  assert.match(await same.locator(".says").textContent(), /0\.49, 0\.02, 0\.49 the output is \[1\.000,\s1\.000\]/);
   const vectors = page.locator("[data-figure=vectors]");
   const key = vectors.getByRole("slider", { name: "key 1" });
   await key.scrollIntoViewIfNeeded();
@@ -143,7 +279,7 @@ test("figures move by keyboard and pointer, and their tables say the same", asyn
   const typed = vectors.getByRole("spinbutton", { name: "query, x" });
   await typed.fill("0");
   await typed.press("Enter");
-  assert.match(await vectors.locator(".says").textContent(), /^The query \[0, /);
+  assert.match(await vectors.locator(".says").textContent(), /^The query \[0,\s/);
 });
 
 test("two tabs lose neither's text", async ({ serve, open }) => {

@@ -44,7 +44,7 @@ async function walk({ serve, open }, options, by) {
   for (let i = 0; i < 5; i++) await page.keyboard.press("ArrowUp");
   const after = await page.locator(".figure .says").first().textContent();
   assert.notEqual(after, before);
-  assert.match(after, /The query \[1, 0\.9\]/);
+  assert.match(after, /The query \[1,\s0\.9\]/);
 
   // Writes a note and bookmarks.
   await by.focus(page, "textbox", /^In your own words: what would change/);

@@ -1,6 +1,7 @@
 // The notebook in the browser, for a static site: one document in localStorage, read again before every write, so that
 // two tabs meet in it. Import merges as qkv.learn.notebook_document does: no word of either side is lost.
 
+import { markdown } from "./notebook-markdown.ts";
 import { Conflict, type Entry, type Preview, type Saved, type Store } from "./store.ts";
 import { fresh as newId } from "./tab.ts";
 import type { Attempt, Draft, Failure, Note, Notebook } from "./types.ts";
@@ -85,7 +86,10 @@ export class BrowserStore implements Store {
 
   async exportText(format: "json" | "markdown"): Promise<string> {
     const document = exported(load());
-    return format === "json" ? JSON.stringify(document, null, 1) : markdown(document);
+    if (format === "json") return JSON.stringify(document, null, 1);
+    const lessons = await fetch("api/lessons.json");
+    // Without the list it is still all there, by the lessons' ids.
+    return markdown(document, lessons.ok ? await lessons.json() : []);
   }
 
   async previewImport(document: unknown): Promise<Preview> {
@@ -199,33 +203,4 @@ function merge(book: Notebook, incoming: any): Preview {
     }
   }
   return preview;
-}
-
-function markdown(document: any): string {
-  const lines = ["# My notebook", `Exported ${document.exported}.`];
-  const lessons = new Set<string>([
-    ...[...document.notes, ...document.bookmarks, ...document.attempts, ...document.cases].map((row) => row.lesson),
-    ...Object.keys(document.completed),
-    ...Object.keys(document.lab_passed),
-  ]);
-  for (const lesson of lessons) {
-    const of = (rows: any[]) => rows.filter((row) => row.lesson === lesson);
-    lines.push(
-      `## ${lesson}`,
-      `- Completed, as I judge it myself: ${document.completed[lesson] ?? "not yet"}\n` +
-        `- Lab passed: ${document.lab_passed[lesson] ?? "not yet"}`,
-    );
-    for (const mark of of(document.bookmarks)) lines.push(`Bookmark: ${mark.section}`);
-    for (const note of of(document.notes)) lines.push(`### Note: ${note.section}`, note.text);
-    for (const failure of of(document.cases)) {
-      lines.push("### A failure to test", failure.note, "```\n" + failure.text + "\n```", failure.verdict?.sentence ?? "");
-    }
-    for (const attempt of of(document.attempts)) {
-      lines.push(
-        `### Attempt, ${attempt.time}: ${attempt.passed ? "passed" : "not passed"}`,
-        "```python\n" + attempt.code + "\n```",
-      );
-    }
-  }
-  return lines.filter(Boolean).join("\n\n") + "\n";
 }

@@ -4,6 +4,7 @@ import { start, type App, type View } from "./app.ts";
 import { h, put } from "./dom.ts";
 import { completedFact, labFact } from "./facts.ts";
 import { reader } from "./reader.ts";
+import { markScrolling } from "./scrolls.ts";
 
 const main = document.querySelector("main")!;
 const voice = document.querySelector<HTMLElement>("#voice")!;
@@ -126,6 +127,7 @@ function innerLinks(): void {
 
 theme();
 innerLinks();
+markScrolling();
 try {
   const app = await start(voice);
   if (app.store.inBrowser) menu.querySelector("#in-browser")?.removeAttribute("hidden");

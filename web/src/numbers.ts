@@ -30,7 +30,9 @@ export function vector(numbers: number[], write: (x: number) => string = number)
   return `[${numbers.map(write).join(", ")}]`;
 }
 
-/** Running text has a real minus sign. */
+/** Running text has a real minus sign, and a short list of numbers is one thing that no line breaks. */
 export function typeset(text: string): string {
-  return text.replace(/(^|[^\w])-(?=[\d.i])/g, "$1−");
+  return text
+    .replace(/(^|[^\w])-(?=[\d.i])/g, "$1−")
+    .replace(/\[[^[\]]{1,24}\]/g, (list) => list.replace(/, /g, ",\u00a0"));
 }

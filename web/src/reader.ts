@@ -147,6 +147,9 @@ function sectionView(
   for (const snippet of body.querySelectorAll<HTMLElement>(".snippet")) copyable(snippet);
   for (const math of body.querySelectorAll("figure.formula")) math.setAttribute("tabindex", "0");
   for (const code of body.querySelectorAll("pre")) code.setAttribute("tabindex", "0");
+  // A short list of numbers is read as one thing; what is long may still be broken.
+  unbroken(body);
+  for (const code of body.querySelectorAll(":not(pre) > code")) code.classList.toggle("whole", code.textContent!.length <= 20);
 
   const label = section.prompt ? html("span", "prompt", section.prompt) : h("span", { class: "prompt" }, "Your note");
   // A paragraph cannot stand inside of a label.
@@ -239,6 +242,25 @@ function question(place: HTMLElement, ask: Ask): void {
     h("div", { class: "buttons" }, check, verdict),
     reveal,
   );
+}
+
+/** Takes the places for a line break out of short lists in running text, also where a number in them is an element. */
+function unbroken(body: HTMLElement): void {
+  for (const block of body.querySelectorAll("p, li, figcaption")) {
+    const all = block.textContent ?? "";
+    const walker = document.createTreeWalker(block, NodeFilter.SHOW_TEXT);
+    const inside = [...all.matchAll(/\[[^[\]]{1,24}\]/g)].map((list) => [list.index, list.index + list[0].length]);
+    for (let at = 0, node = walker.nextNode(); node; node = walker.nextNode()) {
+      const text = node.textContent ?? "";
+      const start = at;
+      const whole = text.replace(/ /g, (blank, i: number) =>
+        inside.some(([from, to]) => from < start + i && start + i < to) ? "\u00a0" : blank,
+      );
+      // Code is copied, and Python does not take another blank for one.
+      if (whole !== text && !node.parentElement?.closest("code")) node.textContent = whole;
+      at += text.length;
+    }
+  }
 }
 
 function scrolling(table: HTMLTableElement): void {

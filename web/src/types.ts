@@ -41,7 +41,8 @@ export interface LessonEntry {
   id: string;
   title: string;
   minutes?: number;
-  sections: { id: string; title: string }[];
+  /** A title is HTML, a name the same as text. */
+  sections: { id: string; title: string; name?: string }[];
 }
 
 export interface Config {

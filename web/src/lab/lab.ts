@@ -155,11 +155,14 @@ export function labView(app: App, lesson: Lesson): View {
             put(result, h("div", { class: "empty-result" }, h("p", {}, "Grading…")));
           },
           news: (news, strained) => {
-            if (!("id" in news)) return;
-            current = news;
-            const wait = strained ? "; this machine is busy, so it takes longer than usual" : "";
-            if (news.event === "start") state.textContent = `Grading: case ${news.number} of ${news.of}${wait}`;
-            if (news.record) done[news.id] = news.record;
+            if ("id" in news) {
+              current = news;
+              if (news.record) done[news.id] = news.record;
+            }
+            if (!current) return;
+            const wait = strained ? ". This machine is busy, so it takes longer than usual." : "";
+            const words = `Grading: case ${current.number} of ${current.of}${wait}`;
+            if (state.textContent !== words) state.textContent = words;
           },
         },
       );
