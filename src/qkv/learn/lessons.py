@@ -49,8 +49,8 @@ class Lesson:
     lab: Lab | None
 
     def summary(self) -> dict[str, Any]:
-        """Its line in the list of lessons."""
-        sections = [{"id": section.id, "title": section.title} for section in self.sections]
+        """Its line in the list of lessons; a section's title is HTML, its name the same as text."""
+        sections = [{"id": section.id, "title": section.title, "name": section.name} for section in self.sections]
         return {"id": self.id, "title": self.title, "minutes": self.minutes, "sections": sections}
 
     def to_dict(self, *, solutions: bool = True) -> dict[str, Any]:

@@ -342,4 +342,4 @@ def _plain(verdict: Any) -> str:
         for key in ("message", "sentence", "text", "summary"):
             if isinstance(verdict.get(key), str):
                 return str(verdict[key])
-    return json.dumps(verdict, ensure_ascii=False)
+    return json.dumps(verdict, ensure_ascii=False, separators=(",", ":"))
