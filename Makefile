@@ -58,8 +58,11 @@ check: $(DEVELOPMENT) $(PACKAGE) ## ruff and strict types
 bench: $(DEVELOPMENT) $(PACKAGE) ## speed, against NumPy and the peers that are installed
 	$(BIN)/python benchmarks/bench.py $(ARGS)
 
-docs: $(DEVELOPMENT) $(PACKAGE) ## draw the pictures again, run what README and docs show
+docs: $(DEVELOPMENT) $(PACKAGE) browser ## draw the pictures again, run what README and docs show
 	$(BIN)/qkv demo --json --out docs/images > /dev/null
+	@if [ -d web/node_modules ] && command -v chromium > /dev/null; then \
+	  node tools/lesson_pictures.mjs $(BIN)/python; \
+	else echo "lesson.png and lab.png are left as they are: Node or a Chromium is missing"; fi
 	$(BIN)/python -m pytest tests/test_docs.py $(ARGS)
 
 # Preloaded: the interpreter is not built with sanitizers, and libstdc++ has to be there before libasan looks for it.

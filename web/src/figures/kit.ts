@@ -178,7 +178,7 @@ export function plane(label: string, reach: number, points: Point[], moved: () =
     lines.push(s("line", { class: kind, x1: x(-reach), x2: x(reach), y1: y(at), y2: y(at) }));
     if (at > 0) {
       lines.push(s("text", { class: "tick", x: x(at), y: y(0) + 14, "text-anchor": "middle" }, String(at)));
-      lines.push(s("text", { class: "tick", x: x(0) - 6, y: y(at) + 4, "text-anchor": "end" }, String(at)));
+      lines.push(s("text", { class: "tick", x: x(0) - 11, y: y(at) + 4, "text-anchor": "end" }, String(at)));
     }
   }
   const svg = s(
