@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import tracemalloc
 
 import numpy as np
 import pytest
 
-from qkv import DTypeError, EmptyRowError, ShapeError, attend, attention, bounds, causal, keys
+from qkv import DTypeError, EmptyRowError, ShapeError, attend, attend_packed, attention, bounds, causal, keys
 from qkv.errors import ArgumentError
 from support.arrays import DTYPES, numpy_dtype, restride, same_bits
 from support.tiny import counting, zeros
@@ -294,3 +295,16 @@ def test_a4_every_type_travels_exactly(dtype):
 def test_a4_results_of_a_strided_view_of_one_array():
     x = np.arange(1, 11, dtype=np.float32)
     assert attend(zeros(1, 2), zeros(5, 2), x[::-2, None]).item() == 6.0  # 10, 8, 6, 4, 2
+
+
+# A5: packed documents; more in test_packed.py.
+
+
+def test_a5_packed_documents_are_answered_alone(engine):
+    """Means of a document's own values, whatever stands before and behind it."""
+    for lengths in ([5], [2, 3], [0, 4, 0, 1], [1] * 5):
+        v = np.arange(1.0, 6.0).reshape(5, 1, 1)
+        offsets = np.cumsum([0, *lengths])
+        out = attend_packed(np.zeros((5, 2, 3)), np.zeros((5, 1, 3)), v, offsets)
+        means = [float(v[a:b].mean()) for a, b in itertools.pairwise(offsets) for _ in range(b - a)]
+        assert out.tolist() == [[[mean]] * 2 for mean in means]

@@ -126,6 +126,11 @@ class Exchange:
         return self.array.__dlpack__(**kwargs)
 
 
+def a_window() -> Cache:
+    """A cache of 4 keys that has forgotten the first."""
+    return Cache(window=2).append(zeros(2, 1, 3, 4), zeros(2, 1, 3, 4)).append(zeros(2, 1, 1, 4), zeros(2, 1, 1, 4))
+
+
 def bfloat16_cache() -> Any:
     """A torch bfloat16 cache asked for as a NumPy array."""
     import torch
@@ -230,6 +235,11 @@ def native_call_without_it() -> Any:
         return native.levels()
 
 
+def a_pack(offsets: Any = (0, 2, 5), key_offsets: Any = None, **arguments: Any) -> Callable[[], Any]:
+    arrays = dict.fromkeys(("query", "key", "value"), zeros(5, 2, 4))
+    return lambda: qkv.attend_packed(query_offsets=offsets, key_offsets=key_offsets, **{**arrays, **arguments})
+
+
 class Case(NamedTuple):
     id: str
     error: type[QkvError]
@@ -240,6 +250,79 @@ class Case(NamedTuple):
 
 #: `<any>` stands for what another library or this machine says.
 CASES = [
+    *(
+        Case(f"packed-{name}", error, message, call)
+        for name, error, message, call in (
+            (
+                "layout",
+                qkv.UnsupportedError,
+                "layout is not an argument here, since packed arrays are (total, H, D); transpose yours if heads come first",
+                a_pack(layout="blhd"),
+            ),
+            (
+                "cache",
+                qkv.UnsupportedError,
+                "key must be an array (total, G, D) here, but a Cache came; write attend(query, cache)",
+                a_pack(key=a_cache()),
+            ),
+            (
+                "array",
+                qkv.UnsupportedError,
+                "mask must be made of causal, window, prefix and first here, since documents differ in size, but holds "
+                "allow(…); the offsets say which keys exist, and what else there is goes through attend, document by document",
+                a_pack(mask=causal() & np.ones((5, 5), bool)),
+            ),
+            (
+                "bias",
+                qkv.UnsupportedError,
+                "bias must be None or alibi(…) here, since documents differ in size, but a ndarray came; call attend for each document",
+                a_pack(bias=zeros(5, 5)),
+            ),
+            (
+                "axes",
+                qkv.ShapeError,
+                "query must have three axes, (total queries, H, D), but has 4; merge batch and length, reshape(-1, H, D), and say by "
+                "query_offsets where documents begin",
+                a_pack(**dict.fromkeys(("query", "key", "value"), zeros(1, 5, 2, 4))),
+            ),
+            (
+                "floats",
+                qkv.DTypeError,
+                "query_offsets must be whole numbers, but has dtype float64; write .astype(np.int64)",
+                a_pack([0.0, 2.0, 5.0]),
+            ),
+            (
+                "one-number",
+                qkv.ShapeError,
+                "query_offsets must have shape (documents + 1,), but has shape (); write np.concatenate([[0], np.cumsum(lengths)])",
+                a_pack(5),
+            ),
+            (
+                "begin",
+                qkv.ArgumentError,
+                "query_offsets must begin with 0, where the first document does, but begins with 2; put a 0 in front of the ends",
+                a_pack([2, 5]),
+            ),
+            (
+                "descend",
+                qkv.ArgumentError,
+                "key_offsets must not descend, but key_offsets[2] = 1 comes after 3; they are sums of lengths, np.cumsum(lengths)",
+                a_pack([0, 2, 5, 5], [0, 3, 1, 5]),
+            ),
+            (
+                "end",
+                qkv.ArgumentError,
+                "query_offsets must end with the length of query, 5, but ends with 4; every row belongs to a document",
+                a_pack([0, 4]),
+            ),
+            (
+                "documents",
+                qkv.ShapeError,
+                "key_offsets must cut as many documents as query_offsets, 2, but cut 1; a document without keys has two equal offsets",
+                a_pack([0, 2, 5], [0, 5]),
+            ),
+        )
+    ),
     Case(
         "threads",
         qkv.DTypeError,
@@ -1186,6 +1269,66 @@ CASES = [
         qkv.ArgumentError,
         "lengths must not be longer than what is held, but 9 came for a sequence of 3 keys; append adds keys",
         lambda: a_cache().trim(9),
+    ),
+    *(
+        Case(f"cache-{name}", error, message, call)
+        for name, error, message, call in (
+            (
+                "page",
+                qkv.ArgumentError,
+                "page must be at least 1, but 0 came; it counts tokens",
+                lambda: Cache(page=0),
+            ),
+            (
+                "window",
+                qkv.DTypeError,
+                "window must be a whole number, but '3' came; it counts tokens",
+                lambda: Cache(window="3"),  # type: ignore[arg-type]
+            ),
+            (
+                "storage",
+                qkv.ArgumentError,
+                "storage must be 'float16' or 'bfloat16', but 'int8' came; leave it out to keep numbers as they are appended",
+                lambda: Cache(storage="int8"),
+            ),
+            (
+                "storage-range",
+                qkv.ArgumentError,
+                "key must fit the cache's storage float16, but holds 1e+05; use storage='bfloat16'",
+                lambda: Cache(storage="float16").append(zeros(1, 1, 4) + 1e5, zeros(1, 1, 4)),
+            ),
+            (
+                "forgotten",
+                qkv.ArgumentError,
+                "mask lets a query of sequence 0 read key 0, but the cache has forgotten all before 1; add & window(left, 0) "
+                "with the left of Cache(window=left)",
+                lambda: attend(zeros(2, 1, 1, 4), a_window(), mask=causal()),
+            ),
+            (
+                "trim-window",
+                qkv.ArgumentError,
+                "lengths must leave a window whole, at least 3 keys, but 2 came; older keys are forgotten",
+                lambda: a_window().trim(2),
+            ),
+            (
+                "fork-batch",
+                qkv.ShapeError,
+                "fork takes sequences of a cache with one batch axis, but this one has batch axes (2, 2); leave them out",
+                lambda: Cache().append(zeros(2, 2, 1, 3, 4), zeros(2, 2, 1, 3, 4)).fork([0]),
+            ),
+            (
+                "fork-type",
+                qkv.DTypeError,
+                "sequences must be a list of indices, but float64 of shape () came; pass whole numbers, [0, 0, 1]",
+                lambda: a_cache().fork(0.5),
+            ),
+            (
+                "fork-range",
+                qkv.ArgumentError,
+                "sequences must be within 0…1, but [2] came; they count from the first sequence",
+                lambda: a_cache().fork([2]),
+            ),
+        )
     ),
     Case(
         "cache-trim-nothing",

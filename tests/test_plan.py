@@ -98,5 +98,5 @@ def test_the_kernel_touches_the_blocks_of_the_plan(native_engine: str, problem: 
     if p.rule is not None and native_call._array_rule(p) is None:
         return  # carried out in several calls, each with a plan of its own
     plan = engines.choose(p, "native", 1)
-    (part,) = native_call._parts(p, plan, "output")
+    (part,) = native_call.parts(p, plan, "output")
     assert run_native(part.call).blocks_touched == plan.count(p).touched * p.groups

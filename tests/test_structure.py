@@ -21,14 +21,24 @@ SOURCE = Path(__file__).resolve().parents[1] / "src" / "qkv"
 #: package (engines, files, cli) its neighbours, as long as there is no circle.
 LAYERS = {
     "the extension": ("_native",),
-    "nothing of ours": ("defaults", "errors", "floats", "ranges", "version", "reference", "reference_gradient", "plain"),
-    "numbers": ("interop", "state", "frame", "files", "real"),
+    "nothing of ours": (
+        "defaults",
+        "errors",
+        "floats",
+        "ranges",
+        "version",
+        "reference",
+        "reference_gradient",
+        "plain",
+    ),
+    "numbers": ("interop", "state", "frame", "files", "real", "growing", "pages"),
     "positions": ("align",),
     "futures": ("future",),
     "algebra": ("algebra",),
     "rules": ("rules", "alibi"),
     "masks": ("masks",),
     "record": ("problem", "cache", "maskparse"),
+    "a cache as argument": ("held",),
     "contract": ("contract", "plan"),
     "engines": ("engines",),
     "behind the door": ("diagnose", "questions", "pooled", "bounds", "recipes"),
@@ -48,7 +58,20 @@ LAYERS = {
 BIG_ROOMS = ("learn", "audit", "lens")
 
 #: Nobody below the front door may know of these.
-ROOMS = ("multihead", "trace", "headview", "transformers", "models", "learn", "audit", "lens", "real", "files", "maskparse", "cli")
+ROOMS = (
+    "multihead",
+    "trace",
+    "headview",
+    "transformers",
+    "models",
+    "learn",
+    "audit",
+    "lens",
+    "real",
+    "files",
+    "maskparse",
+    "cli",
+)
 
 #: Optional packages, and the files that may import each, inside a function: one of the library, and bridges.
 OPTIONAL = {
@@ -72,7 +95,8 @@ LONGER = {
 
 #: Numbers that look like tile sizes and are none, and why.
 NO_TILES = {
-    ("cache", 64): "the room a cache starts with",
+    ("cache", 64): "tokens of a page where nobody says otherwise",
+    ("growing", 64): "the room a cache starts with",
     ("contract", 256): "how many causal ranges are remembered",
     (
         "future",

@@ -74,22 +74,12 @@ def resolve_offset(
         AlignmentError: two rules say different things, or L != S and none says anything.
     """
     count = math.prod(batch)
-    said: list[tuple[str, Align]] = []
-    unsaid = ""
-    for text, align in rules:
-        if align is None:
-            unsaid = unsaid or text
-        elif not any(_equal(align, other) for _, other in said):
-            said.append((text, align))
-    if len(said) > 1:
-        (text_a, a), (text_b, b) = said[:2]
-        raise AlignmentError(
-            f"mask and bias must have one alignment, but {text_a} says align={_show(a)} and {text_b} says align={_show(b)}; write it once"
-        )
-    align = said[0][1] if said else own
+    rules = list(rules)
+    align = agreed(rules)
+    align = own if align is None else align
     if align is None:
-        if queries != keys and queries and keys and unsaid:
-            raise AlignmentError(_picture(unsaid, queries, keys, hint))
+        if queries != keys and queries and keys and rules:
+            raise AlignmentError(_picture(rules[0][0], queries, keys, hint))
         return np.zeros(count, np.int64)
     if isinstance(align, str):
         if align == "start":
@@ -102,6 +92,20 @@ def resolve_offset(
             f"align must be one offset or one per sequence, shape (B…) = {batch}, but has shape {align.shape}; reshape it to the batch axes"
         )
     return align.reshape(-1).astype(np.int64)
+
+
+def agreed(rules: Iterable[tuple[str, Align]]) -> Align:
+    """The one alignment that some of the rules say, None if none does."""
+    said: list[tuple[str, Align]] = []
+    for text, align in rules:
+        if align is not None and not any(_equal(align, other) for _, other in said):
+            said.append((text, align))
+    if len(said) > 1:
+        (text_a, a), (text_b, b) = said[:2]
+        raise AlignmentError(
+            f"mask and bias must have one alignment, but {text_a} says align={_show(a)} and {text_b} says align={_show(b)}; write it once"
+        )
+    return said[0][1] if said else None
 
 
 def known_lengths(mask: Mask | None, count: int) -> Ints | None:

@@ -18,6 +18,7 @@ class Frame:
         batch: the batch axes B….
         heads, queries, keys: H, L, S.
         offset: int64 (N,), N = product of `batch`; row i of batch n stands at position i + offset[n] (B6).
+        position: int64 (1, L) where rows stand anywhere, as packed documents do; None: as `offset` says.
     """
 
     batch: tuple[int, ...]
@@ -25,6 +26,7 @@ class Frame:
     queries: int
     keys: int
     offset: Ints
+    position: Ints | None = None
 
     @property
     def batches(self) -> int:
@@ -33,5 +35,7 @@ class Frame:
 
     def positions(self) -> Ints:
         """Position of each row: (N or 1, L)."""
+        if self.position is not None:
+            return self.position
         offset = self.offset[:1] if self.offset.size and (self.offset == self.offset[0]).all() else self.offset
         return offset[:, None] + np.arange(self.queries, dtype=np.int64)[None, :]

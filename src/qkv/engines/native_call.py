@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ from ..algebra import Allow
 from ..floats import Array
 from ..plan import PAIRS_AT_ONCE, Plan
 from ..problem import Problem
+from ..ranges import Ints
 from ..rules import KeySet
 from ..state import Rows
 from . import native
@@ -81,6 +83,10 @@ def parts(problem: Problem, plan: Plan, want: Want, *, by_batch: bool = False) -
     """
     everything, all_keys = slice(None), slice(0, problem.keys)
     pairs = _array_rule(problem)
+    if problem.frame.position is not None and problem.slopes is not None:
+        for rows in _steps(problem.frame.position[0]):
+            yield Part(everything, rows, _call(problem, plan, want, None, rows, None, all_keys), all_keys)
+        return
     if problem.rule is None or pairs is not None:
         every_row = slice(0, problem.queries)
         if not by_batch:
@@ -88,9 +94,7 @@ def parts(problem: Problem, plan: Plan, want: Want, *, by_batch: bool = False) -
             return
         for n in range(problem.batches):
             mine = None if pairs is None else pairs[problem.at(n)]
-            yield Part(
-                slice(n, n + 1), everything, _call(problem, plan, want, n, every_row, mine, all_keys), all_keys
-            )
+            yield Part(slice(n, n + 1), everything, _call(problem, plan, want, n, every_row, mine, all_keys), all_keys)
         return
     for n in range(problem.batches):
         for rows, reach in _chunks(problem, plan, n):
@@ -104,6 +108,13 @@ def parts(problem: Problem, plan: Plan, want: Want, *, by_batch: bool = False) -
 def whole(problem: Problem, plan: Plan, want: Want = "output", pairs: Array | None = None) -> native.Call:
     """The one call that answers everything; `pairs` is the rule as an array, where there is one."""
     return _call(problem, plan, want, None, slice(0, problem.queries), pairs, slice(0, problem.keys))
+
+
+def _steps(position: Ints) -> Iterator[slice]:
+    """Runs of rows that stand one behind the other: a call knows one offset, and alibi asks where its rows stand."""
+    cuts = np.flatnonzero(np.diff(position) != 1) + 1
+    for start, stop in pairwise([0, *cuts.tolist(), position.size] if position.size else ()):
+        yield slice(start, stop)
 
 
 def _chunks(problem: Problem, plan: Plan, n: int) -> Iterator[tuple[slice, slice]]:
@@ -147,7 +158,10 @@ def _call(
     ranges, origin = problem.ranges, problem.origin
     length = rows.stop - rows.start
     lo, hi = (_rows(array - reach.start, pick, rows, length) for array in (ranges.lo, ranges.hi))
-    offset = problem.frame.offset[pick] - problem.first_key - reach.start + rows.start
+    offset = problem.frame.offset[pick] + rows.start
+    if problem.frame.position is not None and length:
+        offset = problem.frame.position[:, rows.start : rows.start + 1].reshape(-1)
+    offset = offset - problem.first_key - reach.start
     origin = origin - reach.start
     return native.Call(
         query=problem.query[at][..., rows, :],

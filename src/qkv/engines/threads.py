@@ -13,6 +13,9 @@ from ..errors import ArgumentError, DTypeError, EngineError
 
 __all__ = ["asked", "default_threads", "threads", "threads_in_use"]
 
+#: The largest number of threads that can be asked for.
+_MOST = 2_147_483_647
+
 #: What `qkv.threads` asked for; None outside of it.
 asked: ContextVar[int | None] = ContextVar("qkv.threads", default=None)
 
@@ -41,7 +44,7 @@ def threads(n: int) -> AbstractContextManager[None]:
     if isinstance(n, bool) or not hasattr(n, "__index__"):
         raise DTypeError(f"n must be a whole number of threads, but {n!r} came; write qkv.threads(2)")
     count = n.__index__()
-    if not 1 <= count < 1 << 31:
+    if not 1 <= count <= _MOST:
         raise ArgumentError(
             f"n must be at least 1 and below 2**31, but {count} came; leave the block out for the default"
         )
