@@ -1,26 +1,34 @@
-"""Keys and values of a growing sequence, for decoding: append, attend, trim (contract B6, B7, F3).
+"""Keys and values of a growing sequence, for decoding: append, attend, trim, fork (contract B6, B7, F3).
 
 The cache knows how many keys each sequence has and where the newest queries stand, so `causal()` needs no `align`.
 Queries of as many rows as were appended last stand where those were appended,
 row by row (so a right-padded prompt is placed rightly, and its padding rows stand past the end); any other number of
 rows are the newest ones. Memory behind a sequence's length may hold anything: no mask reaches it (B7, D1).
+
+Lengths, dtypes and what is refused are here. Where the numbers lie is not: in one growing block (`growing.py`), or in
+pages that sequences share (`pages.py`). No bit of a result depends on it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from .errors import ArgumentError, DTypeError, ShapeError
-from .floats import FLOATS, Array
+from .floats import FLOATS, Array, narrow, widen
+from .growing import Growing
 from .interop import Kind, take, to_numpy
+from .pages import Pages
 from .ranges import Ints
 
 __all__ = ["Cache", "CachePart"]
 
-_FIRST_CAPACITY = 64
+#: Tokens of a page where nobody says otherwise, and the 16-bit types that numbers may be kept in.
+_PAGE = 64
+_HALVES = ("float16", "bfloat16")
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,11 +46,10 @@ class CachePart:
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of `array`."""
-        key, value, _ = self.cache.storage()
-        return tuple((key if self.name == "key" else value).shape)
+        return self.cache.shapes()[0 if self.name == "key" else 1]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        if self.cache.storage()[2] == "bfloat16" and self.cache.kind == "torch":
+        if self.cache.dtype == "bfloat16" and self.cache.kind == "torch":
             raise DTypeError(f"cache.{self.name} is bfloat16, which NumPy has not; take cache.{self.name}.array")
         return np.array(self.array, dtype=dtype, copy=bool(copy) or None)
 
@@ -52,6 +59,18 @@ class CachePart:
 
 class Cache:
     """Keys and values of growing sequences, with a length each.
+
+    Args:
+        page: tokens of a page; the cache is then kept in pages, which `fork` shares. None: one block that doubles.
+        window: forget keys that stand more than this many before the first token appended last: the `left` of
+            `window(left, 0)` that the queries will be asked with. Kept in pages (of 64 tokens unless `page` says).
+        storage: "float16" or "bfloat16": keep keys and values rounded to it. They are computed with as before, in the
+            dtype that was appended; what is read is widened, one call at a time.
+
+    Memory: at most twice what the longest sequence needs, for every sequence; in pages twice what each sequence needs,
+    shared pages counted once, and four pages a sequence more. Pages are read where they lie as long as each sequence is
+    one run and the runs begin at equal distances, which is so for sequences of equal length that were not forked; else
+    a call reads them through a copy.
 
     >>> import numpy as np, qkv
     >>> rng = np.random.default_rng(0)
@@ -63,12 +82,25 @@ class Cache:
     ((2, 4, 1, 8), [3, 3])
     """
 
-    def __init__(self) -> None:
-        self._key: Array | None = None
-        self._value: Array | None = None
+    def __init__(self, *, page: int | None = None, window: int | None = None, storage: str | None = None) -> None:
+        for name, value, least in (("page", page, 1), ("window", window, 0)):
+            if value is not None and (isinstance(value, bool) or not hasattr(value, "__index__")):
+                raise DTypeError(f"{name} must be a whole number, but {value!r} came; it counts tokens")
+            if value is not None and value < least:
+                raise ArgumentError(f"{name} must be at least {least}, but {value} came; it counts tokens")
+        if storage not in (None, *_HALVES):
+            raise ArgumentError(
+                f"storage must be 'float16' or 'bfloat16', but {storage!r} came; leave it out to keep numbers as they are appended"
+            )
+        self._page = _PAGE if page is None and window is not None else page
+        self._window, self._storage = window, storage
+        self._held: Growing | Pages | None = None
+        self._widths = (0, 0)
+        self._groups, self._headed = 0, True
         self._dtype = ""
         self._kind = Kind("numpy")
         self._lengths: Ints = np.zeros((), np.int64)
+        self._firsts: Ints = self._lengths
         self._before: Ints = self._lengths
         self._appended = 0
 
@@ -80,15 +112,34 @@ class Cache:
         return True
 
     def __repr__(self) -> str:
-        if self._key is None:
+        if self._held is None:
             return "Cache()"
-        return f"<Cache {self._dtype} {self._key.shape[:-2]} × {len(self)} keys × {self._key.shape[-1]}, room for {self._key.shape[-2]}>"
+        shape = (*self._lengths.shape, self._groups)
+        if isinstance(self._held, Pages):
+            room = f"pages of {self._page}" + ("" if self._window is None else f", window {self._window}")
+        else:
+            room = f"room for {self._held.key.shape[-2]}"
+        kept = "" if self._storage is None else f", kept in {self._storage}"
+        return f"<Cache {self._dtype} {shape} × {len(self)} keys × {self._widths[0]}, {room}{kept}>"
 
     @property
     def lengths(self) -> Ints:
-        """How many keys each sequence has, int64 (B…); a copy."""
+        """How many keys each sequence has had, int64 (B…); a copy."""
         out: Ints = self._lengths.copy()
         return out
+
+    @property
+    def first(self) -> int:
+        """The first key that some sequence still holds: 0 unless a window has forgotten some.
+
+        Positions and masks count from key 0 all the same. Answers of `attention(…)` that are key by key begin here.
+        """
+        return int(self._firsts.min()) if self._firsts.size else 0
+
+    @property
+    def dtype(self) -> str:
+        """The float type of what was appended, "" before."""
+        return self._dtype
 
     @property
     def kind(self) -> str:
@@ -97,8 +148,8 @@ class Cache:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held, slack included."""
-        return 0 if self._key is None or self._value is None else self._key.nbytes + self._value.nbytes
+        """Bytes held, slack included; what forks share is counted by each of them."""
+        return 0 if self._held is None else self._held.nbytes
 
     @property
     def key(self) -> CachePart:
@@ -118,7 +169,8 @@ class Cache:
             lengths: integers (B…) in 0…T: how many of the T rows are real for each sequence (right-padded prompts).
 
         Raises:
-            ShapeError, DTypeError: the arrays do not fit each other or what is in the cache; the cache is unchanged then.
+            ShapeError, DTypeError, ArgumentError: the arrays do not fit each other or what is in the cache; the cache is
+                unchanged then.
         """
         k, dtype, kind = take(key, "key")
         v, value_dtype, _ = take(value, "value")
@@ -130,23 +182,28 @@ class Cache:
             raise ShapeError(
                 f"key and value must have shapes (B…, G, T, D) and (B…, G, T, E), but have {k.shape} and {v.shape}; give each key one value"
             )
-        for name, new, held in (("key", k, self._key), ("value", v, self._value)):
-            if held is not None and (new.shape[:-2] != held.shape[:-2] or new.shape[-1] != held.shape[-1]):
+        for name, new, width in (("key", k, self._widths[0]), ("value", v, self._widths[1])):
+            held = (*self._lengths.shape, *((self._groups,) if self._headed else ()))
+            if self._held is not None and (new.shape[:-2] != held or new.shape[-1] != width):
                 raise ShapeError(
-                    f"{name} must fit the cache, (B…, G, T, width) = ({', '.join(map(str, held.shape[:-2]))}, T, {held.shape[-1]}), "
+                    f"{name} must fit the cache, (B…, G, T, width) = ({', '.join(map(str, held))}, T, {width}), "
                     f"but has shape {new.shape}; "
                     "start a new Cache for other sizes"
                 )
-        if self._key is not None and dtype != self._dtype:
+        if self._held is not None and dtype != self._dtype:
             raise DTypeError(
                 f"key and value must have the cache's dtype {self._dtype}, but have {dtype}; convert them first"
             )
         new_tokens = int(k.shape[-2])
         counts = self._counts("lengths", lengths, k.shape[:-3], new_tokens, new_tokens)
-        if self._key is None:
+        k, v = (self._kept(x, name, dtype) for x, name in ((k, "key"), (v, "value")))
+        if self._held is None:
             self._start(k, v, dtype, kind)
-        self._grow(int((self._lengths + counts).max()) if counts.size else 0)
-        self._write(k, v, counts)
+        assert self._held is not None
+        self._forget()
+        sequences = self._lengths.size
+        k, v = (x.reshape(sequences, self._groups, *x.shape[-2:]) for x in (k, v))
+        self._held.write(k, v, self.flat_lengths(), counts.reshape(-1))
         self._before, self._lengths, self._appended = self._lengths, self._lengths + counts, new_tokens
         return self
 
@@ -159,27 +216,94 @@ class Cache:
                 f"lengths must not be longer than what is held, but {int(wanted[over][0])} came for a sequence of "
                 f"{int(self._lengths[over][0])} keys; append adds keys"
             )
+        # The next tokens stand behind the keys that stay, and their window has to be there.
+        missing = (self._firsts > 0) & (wanted - (self._window or 0) < self._firsts)
+        if missing.any():
+            least = int((self._firsts + (self._window or 0))[missing][0])
+            raise ArgumentError(
+                f"lengths must leave a window whole, at least {least} keys, but {int(wanted[missing][0])} came; older keys are forgotten"
+            )
         self._lengths, self._before, self._appended = wanted, wanted, 0
+        if self._held is not None:
+            self._held.trim(self.flat_lengths())
         return self
+
+    def fork(self, sequences: Any = None) -> Cache:
+        """A cache of the same keys that grows by itself: what is appended to one is not in the other.
+
+        In pages nothing is copied: a page is shared until one of its holders writes to it. Without pages it is a copy.
+
+        Args:
+            sequences: which sequences the new cache has, indices in any order and as often as wanted (beams); needs one
+                batch axis. All of them if left out.
+
+        >>> import numpy as np, qkv
+        >>> prompt = qkv.Cache(page=16).append(np.ones((1, 2, 40, 8)), np.ones((1, 2, 40, 8)))
+        >>> answers = prompt.fork([0, 0, 0])
+        >>> answers.append(np.ones((3, 2, 1, 8)), np.ones((3, 2, 1, 8))).lengths.tolist(), prompt.lengths.tolist()
+        ([41, 41, 41], [40])
+        """
+        count = self._lengths.size
+        chosen: Any = np.arange(count)
+        if sequences is not None:
+            if self._lengths.ndim != 1:
+                raise ShapeError(
+                    f"fork takes sequences of a cache with one batch axis, but this one has batch axes {self._lengths.shape}; leave them out"
+                )
+            if isinstance(sequences, Iterable) and not hasattr(sequences, "dtype"):
+                sequences = list(sequences)
+            chosen = to_numpy(sequences, "sequences", scalars=True)
+            if chosen.ndim != 1 or (chosen.size and not np.issubdtype(chosen.dtype, np.integer)):
+                raise DTypeError(
+                    f"sequences must be a list of indices, but {chosen.dtype} of shape {chosen.shape} came; pass whole numbers, [0, 0, 1]"
+                )
+            if chosen.size and (int(chosen.min()) < 0 or int(chosen.max()) >= count):
+                raise ArgumentError(
+                    f"sequences must be within 0…{count - 1}, but {chosen.tolist()} came; they count from the first sequence"
+                )
+        out = Cache(page=self._page, window=self._window, storage=self._storage)
+        shape = self._lengths.shape if sequences is None else (chosen.size,)
+        for name in ("_lengths", "_firsts", "_before"):
+            setattr(out, name, getattr(self, name).reshape(-1)[chosen.astype(np.int64)].reshape(shape))
+        out._widths, out._groups, out._headed = self._widths, self._groups, self._headed
+        out._dtype, out._kind, out._appended = self._dtype, self._kind, self._appended
+        out._held = None if self._held is None else self._held.fork(chosen.tolist())
+        return out
 
     def view(self) -> tuple[Any, Any]:
         """Keys and values up to the longest sequence's length, (B…, G, S, D) and (B…, G, S, E), as the kind that was appended.
 
-        Not a copy. Rows of shorter sequences past their own length are slack.
+        Not a copy, unless pages or `storage` make it one. Rows of shorter sequences past their own length are slack. A
+        window's begin with key `first`.
         """
         k, v, dtype = self.storage()
         return self._kind.wrap(k, dtype), self._kind.wrap(v, dtype)
 
+    def shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Shapes of what `view` gives."""
+        if self._held is None:
+            raise ShapeError("the cache is empty and has no shape yet; append keys and values first")
+        heads = (self._groups,) if self._headed else ()
+        first, second = ((*self._lengths.shape, *heads, len(self) - self.first, width) for width in self._widths)
+        return first, second
+
     def storage(self) -> tuple[Array, Array, str]:
         """Keys and values in storage form with the name of their float type."""
-        if self._key is None or self._value is None:
-            raise ShapeError("the cache is empty and has no shape yet; append keys and values first")
-        size = len(self)
-        return self._key[..., :size, :], self._value[..., :size, :], self._dtype
+        shapes = self.shapes()
+        assert self._held is not None
+        key, value = self._held.read(self.first, self.flat_firsts(), self.flat_lengths())
+        if self._storage is not None and self._storage != self._dtype:
+            wide = FLOATS[self._dtype].storage
+            key, value = (widen(x, self._storage).astype(wide, copy=False) for x in (key, value))
+        return key.reshape(shapes[0]), value.reshape(shapes[1]), self._dtype
 
     def flat_lengths(self) -> Ints:
         """Lengths with all batch axes flattened, int64 (N,)."""
         return self._lengths.reshape(-1)
+
+    def flat_firsts(self) -> Ints:
+        """The first key each sequence still holds, int64 (N,)."""
+        return self._firsts.reshape(-1)
 
     def offset(self, queries: int) -> Any:
         """Position of the first of L queries: the tokens appended last if there were as many, else the newest rows (B6)."""
@@ -187,12 +311,34 @@ class Cache:
         return first if first.ndim else int(first)
 
     def _start(self, k: Array, v: Array, dtype: str, kind: Kind) -> None:
-        room = max(_FIRST_CAPACITY, int(k.shape[-2]))
-        self._key = np.zeros((*k.shape[:-2], room, k.shape[-1]), FLOATS[dtype].storage)
-        self._value = np.zeros((*v.shape[:-2], room, v.shape[-1]), FLOATS[dtype].storage)
         self._dtype, self._kind = dtype, kind
-        self._lengths = np.zeros(k.shape[:-3], np.int64)
-        self._before = self._lengths
+        self._widths, self._headed = (int(k.shape[-1]), int(v.shape[-1])), k.ndim > 2
+        self._groups = int(k.shape[-3]) if self._headed else 1
+        self._lengths = self._firsts = self._before = np.zeros(k.shape[:-3], np.int64)
+        k, v = (x if self._headed else x[None] for x in (k, v))
+        sequences = self._lengths.size
+        self._held = Growing.new(k, v, sequences) if self._page is None else Pages.new(self._page, k, v, sequences)
+
+    def _forget(self) -> None:
+        """What the tokens that come now do not need any more."""
+        if self._window is None:
+            return
+        self._firsts = np.maximum(self._firsts, self._lengths - self._window)
+        assert isinstance(self._held, Pages)
+        self._held.forget(self._firsts.reshape(-1))
+
+    def _kept(self, array: Array, name: str, dtype: str) -> Array:
+        """The numbers as they are kept."""
+        if self._storage is None or self._storage == dtype:
+            return array
+        wide = widen(array, dtype)
+        beyond = np.isfinite(wide) & (np.abs(wide) > FLOATS[self._storage].largest)
+        if beyond.any():
+            raise ArgumentError(
+                f"{name} must fit the cache's storage {self._storage}, but holds {wide[beyond][0]:.4g}; "
+                + ("use storage='bfloat16'" if self._storage == "float16" else "leave storage= out")
+            )
+        return narrow(wide, self._storage)
 
     def _counts(self, name: str, lengths: Any, batch: tuple[int, ...], default: int | None, most: int | None) -> Ints:
         if lengths is None and default is not None:
@@ -215,31 +361,3 @@ class Cache:
                 )
             )
         return np.broadcast_to(counts, batch).astype(np.int64)
-
-    def _grow(self, needed: int) -> None:
-        assert self._key is not None
-        assert self._value is not None
-        room = int(self._key.shape[-2])
-        if needed <= room:
-            return
-        # Doubling: a token is copied a constant number of times on average, however long decoding goes on.
-        room = max(needed, 2 * room)
-        for name in ("_key", "_value"):
-            held = getattr(self, name)
-            grown = np.zeros((*held.shape[:-2], room, held.shape[-1]), held.dtype)
-            grown[..., : len(self), :] = held[..., : len(self), :]
-            setattr(self, name, grown)
-
-    def _write(self, k: Array, v: Array, counts: Ints) -> None:
-        assert self._key is not None
-        assert self._value is not None
-        lengths = self._lengths
-        if lengths.size and (lengths == lengths.flat[0]).all() and (counts == counts.flat[0]).all():
-            at, many = int(lengths.flat[0]), int(counts.flat[0])
-            self._key[..., at : at + many, :] = k[..., :many, :]
-            self._value[..., at : at + many, :] = v[..., :many, :]
-            return
-        for index in np.ndindex(lengths.shape):
-            at, many = int(lengths[index]), int(counts[index])
-            self._key[index][..., at : at + many, :] = k[index][..., :many, :]
-            self._value[index][..., at : at + many, :] = v[index][..., :many, :]

@@ -15,6 +15,7 @@ from typing import cast as as_type
 
 import numpy as np
 
+from . import held
 from .algebra import Allow, Mask, check_pair_shape, read_booleans
 from .alibi import Alibi
 from .align import Align, known_lengths, resolve_offset
@@ -24,7 +25,7 @@ from .floats import FLOATS, Array, Float
 from .frame import Frame
 from .interop import Kind, take, to_numpy
 from .problem import Floats64, Layout, Problem
-from .ranges import ALL, END, Ints, Ranges, interval
+from .ranges import ALL, END, Ints, Ranges
 
 Empty = Literal["raise", "zero"]
 NonFinite = Literal["raise", "propagate"]
@@ -96,10 +97,10 @@ def canonical(
     _one_of("layout", layout, tuple(_LAYOUTS))
     length_first = _LAYOUTS[layout]
 
-    cache = key.cache if isinstance(key, CachePart) else key if isinstance(key, Cache) else None
+    cache = held.cache_of(key)
     q, dtype, kind = take(query, "query")
     if cache is not None:
-        k, v = _from_cache(cache, key, value, length_first, dtype)
+        k, v = held.keys_and_values(cache, key, value, length_first, dtype)
     else:
         k, v = _same_kind(dtype, kind, (key, "key"), (value, "value"))
     form = _layout(q, k, v, length_first, kind)
@@ -107,7 +108,7 @@ def canonical(
     _check_sizes(q, k, v, form)
 
     batch, heads, queries, keys = q.shape[:-3], int(q.shape[-3]), int(q.shape[-2]), int(k.shape[-2])
-    start, total = _part_of(first_key, total_keys, keys)
+    start, total = _part_of(first_key if cache is None or not cache.first else cache.first, total_keys, keys)
     expression = read_mask(mask)
     array, slopes, rules = _bias(bias, heads, dtype)
     if expression is not None:
@@ -156,29 +157,6 @@ def canonical(
 
 
 # Shapes. -----------------------------------------------------------------------------------------------------------
-
-
-def _from_cache(cache: Cache, key: Any, value: Any, length_first: bool, dtype: str) -> tuple[Array, Array]:
-    if isinstance(key, CachePart) and not (isinstance(value, CachePart) and value.cache is cache):
-        raise ShapeError(
-            "key comes from a cache, but value is not that cache's; pass cache.key and cache.value, or the cache alone"
-        )
-    if isinstance(key, CachePart) and (key.name, value.name) != ("key", "value"):
-        raise ShapeError(
-            f"key and value must be cache.key and cache.value, but cache.{key.name} and cache.{value.name} came; pass the cache alone, without value"
-        )
-    if isinstance(key, Cache) and value is not None:
-        raise ShapeError(
-            "value must be left out when key is a Cache, which holds both, but one came; write attend(query, cache)"
-        )
-    if length_first:
-        raise UnsupportedError(
-            "layout='blhd' is refused with a cache, which holds (B, G, S, D); move the query's heads before its length"
-        )
-    k, v, held = cache.storage()
-    if held != dtype:
-        raise DTypeError(f"query must have the cache's dtype {held}, but is {dtype}; convert it first")
-    return k, v
 
 
 def _same_kind(dtype: str, kind: Kind, *others: tuple[Any, str]) -> list[Array]:
@@ -359,7 +337,7 @@ def _compiled(
             if low is not high:
                 rule = term if rule is None else rule & term
     if cache is not None:
-        may = may & interval(0, cache.flat_lengths()[:, None])
+        may = held.within(cache, may)
     origin = np.zeros((1, 1), np.int64) if mask is None else mask.origin(frame)
     if start:
         may, origin = may.shift(start), origin - start
