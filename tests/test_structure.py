@@ -378,6 +378,8 @@ WALKERS = (
     "contract",
     "problem",
     "cache",
+    "growing",
+    "pages",
     "state",
     "future",
 )
