@@ -26,7 +26,12 @@ def collected() -> list[Any]:
 @functools.cache
 def results(file: str, node: str) -> dict[str, str | None]:
     """Test -> what went wrong."""
-    command = [node, "--input-type=module", "-e", f"await import('./{file}'); await (await import('./unit.mjs')).main();"]
+    command = [
+        node,
+        "--input-type=module",
+        "-e",
+        f"await import('./{file}'); await (await import('./unit.mjs')).main();",
+    ]
     run = subprocess.run(command, cwd=HERE, capture_output=True, text=True, timeout=300, check=False)
     assert run.returncode == 0, run.stderr
     return {one["name"]: one["error"] for one in map(json.loads, run.stdout.splitlines())}

@@ -56,7 +56,7 @@ function choice(sentence: string, other: string, ways: [string, () => void][]): 
   return h(
     "div",
     { class: "conflict" },
-    h("p", { class: "state bad" }, sentence),
+    h("p", { class: "state bad", role: "alert" }, sentence),
     h("pre", { class: "other-text", tabindex: "0", "aria-label": "The other text" }, other || "(empty)"),
     h("div", { class: "buttons" }, ...ways.map(([label, way]) => h("button", { type: "button", class: "quiet", onclick: way }, label))),
   );

@@ -60,12 +60,12 @@ export class Patience {
   ask(at: number): Verdict {
     const silent = at - this.heard;
     const whole = at - this.began;
-    // One call after the other, each of which may take its time: nothing is asked but that each ends.
-    if (this.kind === "rows") return silent > WHOLE ? "hang" : null;
-    if (this.kind !== "grade") return whole > WHOLE ? "hang" : null;
+    const { yours, calls, each } = this.pulse ?? { yours: 0, calls: 0, each: 0 };
+    if (this.kind === "run") return whole > WHOLE ? "hang" : null;
+    // Single calls of any size: each has to end, and an input that takes the definition long may take others long.
+    if (this.kind !== "grade") return silent > Math.min(LONGEST, Math.max(WHOLE, 1000 * SLOW * each)) ? "hang" : null;
     if (silent > SILENCE) return "hang";
     if (whole <= WHOLE) return null;
-    const { yours, calls, each } = this.pulse ?? { yours: 0, calls: 0, each: 0 };
     if (yours > SLOW * calls * each) return "slow";
     return whole > this.wholeLimit ? "busy" : null;
   }
