@@ -135,7 +135,7 @@ def test_rubbish_among_the_answers_is_called_that(what: str, when: str) -> None:
         source = "import os\nif True:\n    " + write + right
     else:
         source = "import os\n" + right.replace("    numbers = [", f"    {write}    numbers = [")
-    report = check_source(source, limits=Limits(seconds=1, total=1))
+    report = check_source(source, limits=Limits(seconds=10, total=20), skip=CASE_IDS[2:])
     found = first(report)
     assert found["id"] == CASE_IDS[0 if when == "at its start" else 1]
     assert "it wrote something that is no answer where its answers go" in found["failure"]["says"]
@@ -176,6 +176,36 @@ def test_starting_again_costs_the_program_that_made_it_necessary(name: str) -> N
         spent = child._spent
         child.load()
         assert child._spent > spent, "the second start is not free"
+
+
+def test_a_busy_machine_is_not_the_program_s_fault() -> None:
+    """What an echo takes is free; a program that takes longer than that pays."""
+
+    class Busy(Child):
+        def _start(self) -> bool:
+            began = super()._start()
+            replies = self._replies
+
+            class Late:
+                put = staticmethod(replies.put)
+
+                @staticmethod
+                def get(timeout: float) -> bytes | None:
+                    time.sleep(0.03)
+                    return replies.get(timeout=timeout)
+
+            self._replies = Late()  # type: ignore[assignment]
+            return began
+
+    problem = ([1.0], [[1.0]], [[1.0]], [True])
+    with Busy(RIGHT.read_text(encoding="utf-8"), limits=Limits(5, 2)) as child:
+        assert [child.call(problem)["kind"] for _ in range(100)] == ["returned"] * 100
+    slow = "import time\n" + RIGHT.read_text(encoding="utf-8").replace(
+        "    numbers = [", "    time.sleep(0.2)\n    numbers = ["
+    )
+    with Child(slow, limits=Limits(5, 1)) as child:
+        kinds = [child.call(problem)["kind"] for _ in range(8)]
+    assert (kinds[0], kinds[-1]) == ("returned", "spent")
 
 
 def test_after_a_hang_the_rest_is_graded() -> None:
@@ -362,6 +392,87 @@ def test_grade_refuses_what_is_no_class(run: Run, tmp_path: Path) -> None:
         code, out, err = run("learn", "grade", *words)
         assert (code, out, err.count("\n")) == (2, "", 1), words
         shutil.copy(RIGHT, tmp_path / "a.py") if words == ["."] else None
+
+
+def test_grade_writes_over_no_submission(run: Run, tmp_path: Path) -> None:
+    """Also through a link, and not over its own other output; results of an earlier run are written again."""
+    code = RIGHT.read_text(encoding="utf-8")
+    (tmp_path / "a.py").write_text(code, encoding="utf-8")
+    page = json.dumps(submission(code))
+    (tmp_path / "b.json").write_text(page, encoding="utf-8")
+    (tmp_path / "link.csv").symlink_to(tmp_path / "a.py")
+    for words, says in (
+        (["--csv", "a.py"], "--csv must not be a submission, but a.py is one"),
+        (["--csv", "link.csv"], "--csv must not be a submission, but link.csv is one"),
+        (["--gradescope", "b.json"], "--gradescope must not be a submission, but b.json is one"),
+        (["--csv", "x.csv", "--gradescope", "./x.csv"], "--gradescope and --csv must be two files, but both are x.csv"),
+    ):
+        code_, out, err = run("learn", "grade", ".", "--seed", 1, *words)
+        assert (code_, out, err.count("\n")) == (2, "", 1), (words, err)
+        assert says in err
+    assert (tmp_path / "a.py").read_text(encoding="utf-8") == code
+    assert (tmp_path / "b.json").read_text(encoding="utf-8") == page
+    for _ in range(2):
+        code_, out, _ = run("learn", "grade", ".", "--seed", 1, "--csv", "grades.csv", "--gradescope", "results.json")
+        assert (code_, "2 of 2 passed" in out) == (0, True)
+
+
+def test_links_and_pipes_are_said_not_followed(run: Run, tmp_path: Path) -> None:
+    shutil.copy(RIGHT, tmp_path / "right.py")
+    (tmp_path / "link.py").symlink_to(tmp_path / "right.py")
+    (tmp_path / "round.py").symlink_to(tmp_path / "round.py")
+    (tmp_path / "folder.py").mkdir()
+    os.mkfifo(tmp_path / "pipe.py")
+    code, out, _ = run("learn", "grade", ".", "--seed", 1, "--json")
+    assert code == 0
+    notes = {result["file"]: result["note"] for result in json.loads(out)["results"]}
+    assert notes.pop("right.py") == ""
+    assert set(notes) == {"link.py", "round.py", "pipe.py"}
+    assert set(notes.values()) == {"not read: it is a link or no plain file; put the file itself there"}
+
+
+def test_an_interrupted_class_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has not begun is not begun."""
+    for at in range(20):
+        shutil.copy(HERE / "hostile" / "exits_hard.py", tmp_path / f"{at:02}.py")
+    graded = []
+
+    def stop(result: Any) -> None:
+        graded.append(result)
+        raise KeyboardInterrupt
+
+    begun = []
+    real = check_file
+
+    def counted(path: Path, **options: Any) -> Report:
+        begun.append(path)
+        return real(path, **options)
+
+    monkeypatch.setattr(batch, "check_file", counted)
+    with pytest.raises(KeyboardInterrupt):
+        batch.grade_folder(tmp_path, seed=1, jobs=2, limits=Limits(0.1, 0.3), on_file=stop)
+    assert len(graded) == 1
+    assert len(begun) <= 4
+
+
+@pytest.mark.parametrize(
+    "words", [["--hints", -1], ["--seconds", "nan"], ["--seconds", "1e9"], ["--memory", 1], ["--total", -5]]
+)
+def test_check_refuses_numbers_out_of_range(run: Run, words: list[object]) -> None:
+    code, out, err = run("learn", "check", RIGHT, *words)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert f"{words[0]} must be" in err
+
+
+def test_the_limits_of_a_class_are_those_that_the_help_names(run: Run) -> None:
+    said = " ".join(run("learn", "grade", "--help")[1].split())
+    limits = batch.CLASS_LIMITS
+    for line in (
+        f"one call (default: {limits.seconds:g})",
+        f"one solution (default: {limits.total:g})",
+        "(default: 512)",
+    ):
+        assert line in said
 
 
 @pytest.mark.parametrize(

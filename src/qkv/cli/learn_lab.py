@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import secrets
 import sys
 from pathlib import Path
@@ -100,7 +101,7 @@ def _limits(arguments: argparse.Namespace) -> Any:
     for name, least in (("seconds", 0.05), ("total", 0.05), ("memory", 64)):
         given = getattr(arguments, name)
         if not least <= given <= 1e6:
-            raise ArgumentError(f"--{name} must be a number from {least:g} to 1e6, got {given:g}; write a larger one")
+            raise ArgumentError(f"--{name} must be a number from {least:g} to 1e6, got {given:g}; write one of these")
     return Limits(arguments.seconds, arguments.total, arguments.memory)
 
 
@@ -110,6 +111,8 @@ def check(arguments: argparse.Namespace) -> int:
     from qkv.learn.runner import check_source, read_solution
 
     limits = _limits(arguments)
+    if arguments.hints < 0:
+        raise ArgumentError(f"--hints must be at least 0, got {arguments.hints}; leave it out for none")
     path: Path = arguments.solution
     source = _read(read_solution, path)
     with draw.progress(path.name, len(CASE_IDS), not arguments.json) as advance:
@@ -181,15 +184,9 @@ def grade(arguments: argparse.Namespace) -> int:
         raise ArgumentError(f"{folder} must be a folder of submissions, but is none; give the folder they are in")
     if arguments.jobs is not None and arguments.jobs < 1:
         raise ArgumentError(f"--jobs must be at least 1, got {arguments.jobs}; leave it out for one per core")
-    files = submissions(folder)
-    outputs = [path.resolve() for path in (arguments.csv, arguments.gradescope) if path]
-    files = [file for file in files if file.resolve() not in outputs]
+    files = _files(submissions(folder), {"--csv": arguments.csv, "--gradescope": arguments.gradescope})
     if not files:
         raise ArgumentError(f"{folder} must hold .py or .json files to grade, but holds none; give another folder")
-    for path in outputs:
-        # A path that cannot be written is known before the work, not after it.
-        with path.open("a"):
-            pass
     seed = secrets.randbelow(10**9) if arguments.seed is None else arguments.seed
     if arguments.seed is None:
         print(f"seed {seed}", file=sys.stderr)
@@ -208,6 +205,33 @@ def grade(arguments: argparse.Namespace) -> int:
     passed = sum(result.report is not None and result.report.passed for result in results)
     draw.text(f"{passed} of {len(results)} passed")
     return 0
+
+
+def _files(files: list[Path], outputs: dict[str, Path | None]) -> list[Path]:
+    """The submissions, without results of an earlier run that will be written again; no submission is written over."""
+    written: dict[Path, str] = {}
+    for name, given in outputs.items():
+        if given is None:
+            continue
+        path = Path(os.path.realpath(given))
+        if path in written:
+            raise ArgumentError(f"{name} and {written[path]} must be two files, but both are {given}; name another one")
+        if path in [Path(os.path.realpath(file)) for file in files] and _is_submission(path):
+            raise ArgumentError(f"{name} must not be a submission, but {given} is one; name another file")
+        # A path that cannot be written is known before the work, not after it.
+        with path.open("a"):
+            written[path] = name
+    return [file for file in files if Path(os.path.realpath(file)) not in written]
+
+
+def _is_submission(path: Path) -> bool:
+    """Whether it is code, or JSON with code in it: results of an earlier run are not."""
+    from qkv.learn.runner import read_solution
+
+    try:
+        return path.suffix.lower() == ".py" or bool(read_solution(path))
+    except ValueError:
+        return False
 
 
 def _result(result: Result) -> dict[str, Any]:

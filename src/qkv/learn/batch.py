@@ -40,14 +40,17 @@ class Result:
 
 
 def submissions(folder: str | os.PathLike[str]) -> list[Path]:
-    """The `.py` and `.json` files in a folder and the folders in it, in order; hidden ones and links are left out."""
+    """The `.py` and `.json` files in a folder and the folders in it, in order; hidden ones are left out.
+
+    Links and what is no plain file are among them, and graded as such: whoever handed one in is told.
+    """
     found = []
     root = Path(folder)
     for path in sorted(root.rglob("*")):
         parts = path.relative_to(root).parts
         if any(part.startswith(".") or part == "__pycache__" for part in parts):
             continue
-        if path.suffix.lower() in (".py", ".json") and path.is_file() and not path.is_symlink():
+        if path.suffix.lower() in (".py", ".json") and (path.is_symlink() or not path.is_dir()):
             found.append(path)
     return found
 
@@ -79,6 +82,9 @@ def grade_folder(
         start = time.monotonic()
         report, note = None, ""
         try:
+            if path.is_symlink() or not path.is_file():
+                # A link may lead out of the folder, and a pipe never ends.
+                raise ValueError("it is a link or no plain file; put the file itself there")
             report = check_file(path, limits=limits, hidden=seed)
         except (OSError, ValueError) as error:
             note = f"not read: {error.strerror if isinstance(error, OSError) else error}"
@@ -89,11 +95,15 @@ def grade_folder(
 
     results: dict[Path, Result] = {}
     with ThreadPoolExecutor(max_workers=jobs) as pool:
-        waiting = {pool.submit(one, path): path for path in paths}
-        for done in as_completed(waiting):
-            results[waiting[done]] = done.result()
-            if on_file:
-                on_file(done.result())
+        try:
+            waiting = {pool.submit(one, path): path for path in paths}
+            for done in as_completed(waiting):
+                results[waiting[done]] = done.result()
+                if on_file:
+                    on_file(done.result())
+        except BaseException:  # Ctrl-C waits for those that have begun, not for the class
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
     return [results[path] for path in paths]
 
 

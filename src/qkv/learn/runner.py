@@ -28,7 +28,12 @@ __all__ = ["MAX_SOURCE", "Child", "Limits", "check_file", "check_solution", "che
 
 MAX_SOURCE = 1_000_000  # characters of a solution
 _MAX_REPLY = 4_000_000  # bytes of an answer
-_ON_THE_WAY = 0.005  # seconds of a call that are free
+# A busy machine is not the solution's fault. What a call costs on the way there and back is free: as much as an echo has
+# taken lately, thrice, within these bounds in seconds; and of a process started again so much at most is charged.
+_ON_THE_WAY = (0.005, 0.05)
+_ECHO = b"{}\n"
+_ECHO_EVERY = 16  # calls
+_RESTART = 0.15
 _START = 30.0  # seconds that Python may take to start
 _FOLDER = Path(__file__).parent
 
@@ -61,6 +66,7 @@ class Child:
         self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._replies: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._asked = 0
+        self._free = _ON_THE_WAY[0]
         self._sent = False
         self._started = False
         self._spent = 0.0
@@ -147,9 +153,9 @@ class Child:
             threading.Thread(target=work, daemon=True).start()
         with contextlib.suppress(queue.Empty):
             replies.get(timeout=_START)
-        # A slow first start is this machine's fault; that there has to be another one is the solution's.
+        # That a process has to be started is this machine's affair once, and then the solution's.
         if self._started:
-            self._spent += time.monotonic() - began
+            self._spent += min(_RESTART, time.monotonic() - began)
         self._started = True
         return True
 
@@ -160,11 +166,13 @@ class Child:
         if left <= 0:
             return self._spent_all()
         patience = self.limits.seconds * max(0.1, 0.5**self._hangs)
+        if self._asked % _ECHO_EVERY == 0:
+            self._listen_to_an_echo(patience)
         start = time.monotonic()
         self._asked += 1
         try:
             self._requests.put(json.dumps(request | {"id": self._asked}).encode() + b"\n")
-            line = self._replies.get(timeout=min(patience, left))
+            line = self._reply(min(patience, left))
         except queue.Empty:
             self.close()
             if left < patience:
@@ -172,8 +180,7 @@ class Child:
             self._hangs += 1
             return {"kind": "hang", "seconds": round(patience, 2)}
         finally:
-            # What a call costs on the way there and back is not the solution's either.
-            self._spent += max(0.0, time.monotonic() - start - _ON_THE_WAY)
+            self._spent += max(0.0, time.monotonic() - start - self._free)
         outcome = _outcome(line, self._asked, wanted)
         if outcome is None:
             return self._died(line)
@@ -181,6 +188,26 @@ class Child:
         if printed:
             self._printed = printed
         return outcome
+
+    def _reply(self, timeout: float) -> bytes | None:
+        """The next line that is no echo, or None at the end."""
+        end = time.monotonic() + timeout
+        while (line := self._replies.get(timeout=max(0.0, end - time.monotonic()))) == _ECHO:
+            pass
+        return line
+
+    def _listen_to_an_echo(self, patience: float) -> None:
+        """Find out how long the way there and back takes just now."""
+        start = time.monotonic()
+        self._requests.put(_ECHO)
+        try:
+            line = self._replies.get(timeout=patience)
+        except queue.Empty:
+            return
+        if line != _ECHO:
+            self._replies.put(line)  # an end, or rubbish: it is looked at with the next answer
+        took = time.monotonic() - start
+        self._free = min(max(_ON_THE_WAY[0], 3 * took), _ON_THE_WAY[1])
 
     def _died(self, line: bytes | None) -> Outcome:
         process = self._process
