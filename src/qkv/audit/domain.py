@@ -73,6 +73,7 @@ class Domain:
         arithmetic: names of `tolerance.ARITHMETIC`.
         promises: what its documentation promises beyond `core`: "contract" (the clauses of `edges`), "nan isolation",
             "bit invariance", "repeatability".
+        documented: (case, name of a convention, where the library says so): no fault, but another meaning.
         seconds, memory: limits of one call, and bytes beyond what the loaded library takes.
     """
 
@@ -89,6 +90,7 @@ class Domain:
     polarity: str = "keep"
     arithmetic: frozenset[str] = frozenset()
     promises: frozenset[str] = frozenset()
+    documented: tuple[tuple[str, str, str], ...] = ()
     seconds: float = 20.0
     memory: int = 4 << 30
 

@@ -23,13 +23,24 @@ from .deliver import deliver
 from .domain import Domain
 from .kernel import Kernel
 
-__all__ = ["Bench", "Child", "Here", "StartError"]
+__all__ = ["Bench", "Child", "Here", "StartError", "end_all"]
 
 #: Printing more than this during one call ends it.
 _FLOOD = 256 << 20
 
 #: After so many hangs the kernel is asked no more.
 _PATIENCE = 3
+
+
+#: Children that run, to be ended when the audit is.
+_RUNNING: set[subprocess.Popen[bytes]] = set()
+
+
+def end_all() -> None:
+    """Kill every child, whatever it is doing. Who waits for one sees it die."""
+    for process in list(_RUNNING):
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 class StartError(Exception):
@@ -137,6 +148,7 @@ class Child:
             env=environment,
             start_new_session=True,
         )
+        _RUNNING.add(self._process)
         os.close(to_child)
         os.close(theirs)
         self._out, self._in = mine, from_child
@@ -226,6 +238,7 @@ class Child:
         process, self._process = self._process, None
         if process is None:
             return
+        _RUNNING.discard(process)
         with contextlib.suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -310,6 +310,16 @@ def _aligned(where: str) -> Change:
     return lambda call: call.but(align=where) if call.positional and call.align != where else None
 
 
+def _aligned_lengths(call: Call) -> Call | None:
+    """The last query at the end of its sequence, also where there are as many queries as keys."""
+    _B, _, _, L, S, _, _ = call.sizes
+    if call.lengths is None or not call.causal or (L != S and call.align == "end"):
+        return None
+    later = np.arange(S) <= (np.arange(L) + (call.lengths - L)[:, None])[:, None, :, None]
+    return call.but(causal=False, mask=later if call.mask is None else later & call.mask)
+
+
+ALIGN_LENGTHS = Reading("the last query stands at the end of its length, also where L = S", change=_aligned_lengths)
 ALIGN_START = Reading("the queries stand at the start of the keys", change=_aligned("start"))
 ALIGN_END = Reading("the queries stand at the end of the keys", change=_aligned("end"))
 
@@ -390,6 +400,15 @@ DEFAULT_SCALE = Reading(
 )
 NO_SCALE = Reading(
     "no scale is applied", change=lambda c: c.but(scale=1.0) if c.scale is None and c.sizes[5] > 1 else None
+)
+NEGATIVE_SCALE = Reading(
+    "a negative scale gives NaN, since its root is taken",
+    finish=lambda c, a: (
+        _with(a, output=(np.full_like(a.parts["output"][0], np.nan), 0.0))
+        if c.scale is not None and c.scale < 0
+        else None
+    ),
+    fault=True,
 )
 ROOT_SCALE = Reading(
     "the scale multiplies 1/sqrt(D)",

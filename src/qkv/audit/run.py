@@ -82,6 +82,7 @@ class _Run:
     def __init__(self, bench: Bench, case: Case, choice: Choice, command: str) -> None:
         self.bench, self.case, self.choice, self.command = bench, case, choice, command
         self.domain = bench.domain
+        self.documented = frozenset(name for at, name, _ in self.domain.documented if at == case.id)
         self.calls = 0
         self.seconds = 0.0
 
@@ -149,7 +150,7 @@ class _Run:
             results.append(result)
             if result.status != "answer":
                 break
-        return case.judge(calls, results, domain.arithmetic, domain.promises), calls, results
+        return case.judge(calls, results, domain.arithmetic, domain.promises, self.documented), calls, results
 
     def _explain(self, row: Row, finding: Finding, base: Call, dtype: str) -> None:
         """The counterexample, made small."""

@@ -124,9 +124,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _audit(arguments: argparse.Namespace) -> tuple[list[Report], bool]:
     """(reports so far, whether it was interrupted)."""
-    from qkv.audit.report import Report
     from qkv.audit.run import Choice, chosen
-    from qkv.audit.targets import audit
+    from qkv.audit.together import audit_together
 
     targets = _targets(arguments)
     dtypes = tuple(w.strip() for w in (arguments.dtype or "").split(",") if w.strip())
@@ -137,10 +136,7 @@ def _audit(arguments: argparse.Namespace) -> tuple[list[Report], bool]:
     reports: list[Report] = []
     with draw.progress("audit", count * len(targets), show=not arguments.json) as step:
         try:
-            for target in targets:
-                report = Report(target.name, choice.profile)
-                reports.append(report)
-                audit(target, choice, isolate=not arguments.in_process, told=_then(step), into=report)
+            audit_together(targets, choice, isolate=not arguments.in_process, told=_then(step), into=reports)
         except KeyboardInterrupt:
             return reports, True
     return reports, False

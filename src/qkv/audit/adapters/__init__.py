@@ -20,7 +20,7 @@ class Adapter:
     Attributes:
         module: file of this folder with `make(name)`. needs: packages that have to be installed.
         short: at most seven letters, for the head of a table. aliases: other names, such as where the function lives.
-        slow: left out of `--all` unless it is asked for.
+        slow: left out of `--all` unless it is asked for. heavy: compiles for each shape, so it is begun first.
     """
 
     module: str
@@ -28,6 +28,7 @@ class Adapter:
     short: str
     aliases: tuple[str, ...] = ()
     slow: bool = False
+    heavy: bool = False
 
 
 ADAPTERS: dict[str, Adapter] = {
@@ -43,9 +44,26 @@ ADAPTERS: dict[str, Adapter] = {
         "torch_mha", ("torch",), "mha", ("torch.nn:MultiheadAttention", "torch.nn.MultiheadAttention")
     ),
     "torch-mha-weights": Adapter("torch_mha", ("torch",), "mha-w"),
-    "torch-flex": Adapter("torch_flex", ("torch",), "flex", ("torch.nn.attention.flex_attention:flex_attention",)),
+    "torch-flex": Adapter(
+        "torch_flex", ("torch",), "flex", ("torch.nn.attention.flex_attention:flex_attention",), heavy=True
+    ),
     "torch-flex-compiled": Adapter("torch_flex", ("torch",), "flex-c", slow=True),
-    "jax": Adapter("jax_nn", ("jax",), "jax", ("jax.nn:dot_product_attention", "jax.nn.dot_product_attention")),
+    "jax": Adapter(
+        "jax_nn", ("jax",), "jax", ("jax.nn:dot_product_attention", "jax.nn.dot_product_attention"), heavy=True
+    ),
+    "keras-torch": Adapter("keras_ops", ("keras", "torch"), "ker-t"),
+    "keras-jax": Adapter("keras_ops", ("keras", "jax"), "ker-j", ("keras.ops:dot_product_attention",), heavy=True),
+    "keras-layer-torch": Adapter("keras_ops", ("keras", "torch"), "kly-t"),
+    "keras-layer-jax": Adapter(
+        "keras_ops", ("keras", "jax"), "kly-j", ("keras.layers:MultiHeadAttention",), heavy=True
+    ),
+    "transformers-eager": Adapter("transformers_functions", ("transformers", "torch"), "hf-eag"),
+    "transformers-sdpa": Adapter("transformers_functions", ("transformers", "torch"), "hf-sdp"),
+    "transformers-flex": Adapter("transformers_functions", ("transformers", "torch"), "hf-flx", slow=True),
+    "onnx": Adapter("onnx_attention", ("onnx",), "onnx"),
+    "onnxruntime": Adapter("onnx_attention", ("onnxruntime", "onnx"), "ort"),
+    "mlx": Adapter("mlx_fast", ("mlx",), "mlx", ("mlx.core.fast:scaled_dot_product_attention",)),
+    "openvino": Adapter("openvino_sdpa", ("openvino",), "ov"),
     "qkv-native": Adapter("qkv_engines", (), "qkv", ("qkv:attend", "qkv.attend")),
     "qkv-numpy": Adapter("qkv_engines", (), "qkv-np"),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from ..domain import Domain
@@ -15,17 +16,11 @@ class DotProduct(Kernel):
 
     def __call__(self, given: Given) -> Any:
         """The output, and the log-sum-exp (its "residual") where it is asked for."""
-        import jax
-
+        arrays = {"mask": given.mask, "bias": given.bias, "key_value_seq_lengths": given.lengths}
+        arrays = {name: x for name, x in arrays.items() if x is not None}
         options: dict[str, Any] = {"implementation": "xla"}
-        for name, argument in (
-            ("mask", "mask"),
-            ("bias", "bias"),
-            ("scale", "scale"),
-            ("lengths", "key_value_seq_lengths"),
-        ):
-            if getattr(given, name) is not None:
-                options[argument] = getattr(given, name)
+        if given.scale is not None:
+            options["scale"] = given.scale
         if given.causal:
             options["is_causal"] = True
         if given.window is not None:
@@ -34,11 +29,25 @@ class DotProduct(Kernel):
             options["qkv_audit_unknown"] = 1
         if "lse" in given.wants:
             options["return_residual"] = True
-        out = jax.nn.dot_product_attention(given.query, given.key, given.value, **options)
+        out = _jitted(tuple(options.items()), given.dtype)(given.query, given.key, given.value, arrays)
         if "lse" in given.wants:
             # (B, L, H)
             return {"output": out[0], "lse": out[1].swapaxes(1, 2)}
         return out
+
+
+@functools.lru_cache
+def _jitted(options: tuple[tuple[str, Any], ...], dtype: str) -> Any:
+    """Compiled as a whole: the way it is used, and one compilation for each shape instead of one for each step.
+
+    XLA on the CPU cannot compile its float16 products, only run them one by one.
+    """
+    import jax
+
+    def run(query: Any, key: Any, value: Any, arrays: Any) -> Any:
+        return jax.nn.dot_product_attention(query, key, value, **arrays, **dict(options))
+
+    return run if dtype == "float16" else jax.jit(run)
 
 
 def make(name: str) -> Kernel:

@@ -130,6 +130,7 @@ def _rules() -> Iterator[Case]:
         "core",
         lambda rng, s: ordinary(rng, s, causal=True, lengths=np.array([3, s.S])),
         about=LENGTHS | CAUSAL,
+        alternatives=(r.ALIGN_LENGTHS,),
     )
     yield Case("B5-segments", ("B5",), "two packed sequences", "core", _packed, about=frozenset({"segments"}))
     yield Case(

@@ -34,7 +34,7 @@ def cases() -> Iterator[Case]:
             "core",
             lambda rng, s, scale=scale: ordinary(rng, s, scale=scale),  # type: ignore[misc]
             about=SCALE,
-            alternatives=(r.DEFAULT_SCALE, r.ROOT_SCALE),
+            alternatives=(r.DEFAULT_SCALE, r.ROOT_SCALE, r.NEGATIVE_SCALE),
         )
     yield Case(
         "B2-softcap",

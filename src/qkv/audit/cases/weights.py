@@ -175,6 +175,7 @@ def _empty() -> Iterator[Case]:
             *(_and(e, None) for e in r.EMPTY),
             *(_and(e, GRAD_NAN) for e in r.EMPTY),
             *(_and(e, GRAD_MEAN) for e in r.EMPTY),
+            *(_and(e, GRAD_TWICE) for e in r.EMPTY),
         ),
         seeds=1,
     )
@@ -209,6 +210,7 @@ def _grad(numbers: dict[str, Any], name: str) -> r.Reading:
 
 GRAD_NAN = _grad({"dq": [[[[0.0], [np.nan]]]], "dk": np.nan, "dv": np.nan}, "its gradient is NaN")
 #: The cotangents are 1: the first value gets the row that reads it, and both get half of the empty row.
+GRAD_TWICE = _grad({"dv": [[[[2.0], [1.0]]]]}, "its gradient flows to forbidden values, once for each")
 GRAD_MEAN = _grad({"dv": [[[[1.5], [0.5]]]]}, "its gradient flows to forbidden values")
 
 
