@@ -60,6 +60,7 @@ bench: $(DEVELOPMENT) $(PACKAGE) ## speed, against NumPy and the peers that are 
 
 docs: $(DEVELOPMENT) $(PACKAGE) browser ## draw the pictures again, run what README and docs show
 	$(BIN)/qkv demo --json --out docs/images > /dev/null
+	$(BIN)/qkv lens --tokens 120 --layer 2 --head 1 --quantity influence --out docs/images/lens.svg > /dev/null
 	@if [ -d web/node_modules ] && command -v chromium > /dev/null; then \
 	  node tools/lesson_pictures.mjs $(BIN)/python; \
 	else echo "lesson.png and lab.png are left as they are: Node or a Chromium is missing"; fi
