@@ -6,7 +6,7 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-GROUPS ?= dev frameworks models
+GROUPS ?= dev frameworks models audited
 ARGS ?=
 
 # The package is installed, not linked: tests see what users get, and coverage and types see one copy. So a change of
@@ -25,11 +25,11 @@ SANITIZE_VENV := .venv-sanitize
 SANITIZE := $(SANITIZE_VENV)/.package
 # Tests that go through the native engine with numbers of every kind; memory and speed mean nothing there.
 SANITIZED ?= $(wildcard $(addprefix tests/test_,native_*.py contract_*.py definition.py row_bits.py partial.py \
-  cache.py bug_cases.py))
+  cache.py bug_cases.py packed.py recipes.py hostile.py))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-fast test-long coverage-rooms check bench docs sanitize browser learn learn-assets clean
+.PHONY: help demo test test-fast test-long coverage-rooms check soak bench docs sanitize soak-sanitized browser learn learn-assets clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1 · \2/p' Makefile | column -t -s · 2>/dev/null \
@@ -55,6 +55,9 @@ check: $(DEVELOPMENT) $(PACKAGE) ## ruff and strict types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+soak: $(DEVELOPMENT) $(PACKAGE) ## random and hostile calls for minutes, going on where the last run stopped (ARGS="--seconds 3600")
+	$(BIN)/python tools/soak.py $(ARGS)
+
 bench: $(DEVELOPMENT) $(PACKAGE) ## speed, against NumPy and the peers that are installed
 	$(BIN)/python benchmarks/bench.py $(ARGS)
 
@@ -68,11 +71,15 @@ docs: $(DEVELOPMENT) $(PACKAGE) browser ## draw the pictures again, run what REA
 
 # Preloaded: the interpreter is not built with sanitizers, and libstdc++ has to be there before libasan looks for it.
 # NumPy and CPython keep memory until the end, so leaks are not asked for.
-sanitize: $(SANITIZE) ## the native engine under AddressSanitizer and UBSan
-	LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so):$$($${CXX:-c++} -print-file-name=libubsan.so):$$($${CXX:-c++} -print-file-name=libstdc++.so.6)" \
+SANITIZED_ENVIRONMENT = LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so):$$($${CXX:-c++} -print-file-name=libubsan.so):$$($${CXX:-c++} -print-file-name=libstdc++.so.6)" \
 	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
-	PYTHONMALLOC=malloc QKV_REQUIRE_NATIVE=1 QKV_SANITIZE=1 \
-	$(SANITIZE_VENV)/bin/python -m pytest -m "not slow" -p no:cacheprovider $(SANITIZED) $(ARGS)
+	PYTHONMALLOC=malloc QKV_REQUIRE_NATIVE=1 QKV_SANITIZE=1
+
+sanitize: $(SANITIZE) ## the native engine under AddressSanitizer and UBSan
+	$(SANITIZED_ENVIRONMENT) $(SANITIZE_VENV)/bin/python -m pytest -m "not slow" -p no:cacheprovider $(SANITIZED) $(ARGS)
+
+soak-sanitized: $(SANITIZE) ## the same as soak under the sanitizers, with a record of its own
+	$(SANITIZED_ENVIRONMENT) $(SANITIZE_VENV)/bin/python tools/soak.py --state build/soak-sanitized.json $(ARGS)
 
 # What the browser tests need. Where it cannot be had they are skipped, with one line that says so.
 browser:

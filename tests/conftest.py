@@ -20,11 +20,19 @@ _QUIET = [
     HealthCheck.filter_too_much,
 ]
 
-#: The default is the same examples every time; QKV_HYPOTHESIS=deep looks for new ones, many times as many.
+#: The default is the same examples every time; QKV_HYPOTHESIS=deep looks for new ones, many times as many; tools/soak.py
+#: says itself how many and from which seed.
 settings.register_profile(
     "steady", derandomize=True, deadline=None, database=None, suppress_health_check=_QUIET, max_examples=60
 )
 settings.register_profile("deep", deadline=None, suppress_health_check=_QUIET, max_examples=1500, print_blob=True)
+settings.register_profile(
+    "soak",
+    deadline=None,
+    database=None,
+    suppress_health_check=_QUIET,
+    max_examples=int(os.environ.get("QKV_EXAMPLES", "300")),
+)
 settings.load_profile(os.environ.get("QKV_HYPOTHESIS", "steady"))
 
 
