@@ -21,7 +21,18 @@ from qkv.files.extras import how_to_install
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["heading", "lines", "number", "printable", "progress", "require_rich", "shaded", "table", "text", "write_json"]
+__all__ = [
+    "heading",
+    "lines",
+    "number",
+    "printable",
+    "progress",
+    "require_rich",
+    "shaded",
+    "table",
+    "text",
+    "write_json",
+]
 
 WIDTH = 80
 
@@ -100,7 +111,12 @@ def shaded(parts: Sequence[tuple[str, float, bool]]) -> None:
             out.append(said if colour else f"[{said}]", "reverse" if colour else "bold")
         elif colour and shade > 0.04:
             blue = round(95 + 160 * min(shade, 1.0))
-            out.append(said, f"on rgb({blue // 5},{blue // 3},{blue})" if shade <= 0.5 else f"black on rgb({blue // 3},{blue // 2},{blue})")
+            out.append(
+                said,
+                f"on rgb({blue // 5},{blue // 3},{blue})"
+                if shade <= 0.5
+                else f"black on rgb({blue // 3},{blue // 2},{blue})",
+            )
         else:
             out.append(said, "bold" if shade > 0.25 else "")
     console.print(out)
