@@ -354,7 +354,7 @@ def _one_of(name: str, value: Any, words: tuple[str, ...]) -> None:
         )
 
 
-def _number(name: str, value: Any) -> float:
+def read_number(name: str, value: Any) -> float:
     if getattr(value, "ndim", 0) > 0:
         raise DTypeError(f"{name} must be one number, but an array of shape {tuple(value.shape)} came; pass a float")
     if hasattr(value, "ndim") and not isinstance(value, (np.generic, np.ndarray)):
@@ -380,7 +380,7 @@ def _number(name: str, value: Any) -> float:
 def _scale(scale: Any, width: int, dtype: Float) -> float:
     if scale is None:
         return 1.0 / math.sqrt(width)
-    number = _number("scale", scale)
+    number = read_number("scale", scale)
     if not math.isfinite(number) or abs(number) > float(np.finfo(dtype.compute).max):
         raise ArgumentError(f"scale must be finite in {dtype.compute}, but {number} came; leave it out for 1/sqrt(D)")
     return number
@@ -389,7 +389,7 @@ def _scale(scale: Any, width: int, dtype: Float) -> float:
 def _softcap(softcap: Any, dtype: Float) -> float | None:
     if softcap is None:
         return None
-    number = _number("softcap", softcap)
+    number = read_number("softcap", softcap)
     info = np.finfo(dtype.compute)
     if not (float(info.tiny) <= number <= float(info.max)):
         raise ArgumentError(

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..alibi import Alibi
 from ..attention import attend as front_door
 from ..cache import Cache, CachePart
-from ..contract import refuse_foreign
+from ..contract import read_number, refuse_foreign
 from ..defaults import bridge_defaults
 from ..errors import DTypeError, UnsupportedError
 from ..interop import to_numpy
@@ -88,8 +88,8 @@ def attend(
         arrays,
         bias_array,
         None if sink is None else _tensor("sink", sink),
-        scale,
-        softcap,
+        _number("scale", scale),
+        _number("softcap", softcap),
         "" if empty is None else empty,
         "" if nonfinite is None else nonfinite,
         layout,
@@ -115,6 +115,11 @@ def _tensor(name: str, x: Any) -> Tensor:
         _check(name, x)
         return x
     return torch.as_tensor(to_numpy(x, name, scalars=name == "sink"))
+
+
+def _number(name: str, x: Any) -> float | None:
+    """A number for the operator, which would take a tensor and drop its gradient."""
+    return x if x is None or type(x) in (int, float) else read_number(name, x)
 
 
 def _autocast(*operands: Tensor) -> tuple[Tensor, ...]:
