@@ -151,7 +151,7 @@ function sectionView(
   unbroken(body);
   for (const code of body.querySelectorAll(":not(pre) > code")) code.classList.toggle("whole", code.textContent!.length <= 20);
 
-  const label = section.prompt ? html("span", "prompt", section.prompt) : h("span", { class: "prompt" }, "Your note");
+  const label = section.prompt ? html("span", "prompt", section.prompt) : h("span", { class: "prompt" }, "What you want to keep of this section");
   // A paragraph cannot stand inside of a label.
   for (const paragraph of label.querySelectorAll("p")) paragraph.replaceWith(...paragraph.childNodes);
   const field = noteField(app, lesson.id, section.id, label);
