@@ -36,14 +36,16 @@ def run_output(problem: Problem, plan: Plan, output: Array) -> tuple[Array, npt.
     lse, status = np.empty(shape, problem.dtype.compute), np.zeros(shape, np.uint8)
     any_bits, all_bits, touched = 0, 0xFF, 0
     for batch, rows, call, _ in parts(problem, plan, "output"):
-        whole = call.query.shape[:-3] == problem.batch and call.query.shape[-2] == problem.queries
-        result = native.run(call, output=output.reshape(*problem.batch, *output.shape[1:]) if whole else None)
-        at = (batch, slice(None), rows)
+        everything = call.query.shape[:-3] == problem.batch and call.query.shape[-2] == problem.queries
+        result = native.run(call, output=output.reshape(*problem.batch, *output.shape[1:]) if everything else None)
         assert result.output is not None
         assert result.lse is not None
-        found = ((result.lse, lse), (result.status, status), (result.output, output))
-        for part, into in found[:2] if whole else found:
-            into[at] = part.reshape(into[at].shape)
+        if everything:
+            lse, status = result.lse.reshape(shape), result.status.reshape(shape)
+        else:
+            at = (batch, slice(None), rows)
+            for part, into in ((result.lse, lse), (result.status, status), (result.output, output)):
+                into[at] = part.reshape(into[at].shape)
         any_bits, all_bits, touched = (
             any_bits | result.status_any,
             all_bits & result.status_all,
@@ -172,7 +174,9 @@ def _call(
         softcap=problem.softcap,
         slopes=problem.slopes,
         sink=problem.sink,
-        offset=np.ascontiguousarray(np.broadcast_to(offset, (batches,)), np.int64),
+        offset=np.ascontiguousarray(
+            offset if offset.shape == (batches,) else np.broadcast_to(offset, (batches,)), np.int64
+        ),
         bias=None if problem.bias is None else problem.bias[at][..., rows, reach],
         bias_dtype=problem.bias_dtype,
         allow=allow,
@@ -192,4 +196,6 @@ def _rows(array: Array, pick: slice, rows: slice, length: int) -> npt.NDArray[np
     """(N or 1, L or 1, K) as int32 (N or 1, L of these rows, K)."""
     chosen = array[pick] if array.shape[0] > 1 else array
     chosen = chosen[:, rows] if chosen.shape[1] > 1 else chosen
-    return np.ascontiguousarray(np.broadcast_to(chosen, (chosen.shape[0], length, chosen.shape[2])), np.int32)
+    out = np.empty((chosen.shape[0], length, chosen.shape[2]), np.int32)
+    out[...] = chosen
+    return out
