@@ -8,7 +8,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from qkv import DTypeError, EmptyRowError, ShapeError, attend, attend_packed, attention, bounds, causal, keys
+from qkv import DTypeError, EmptyRowError, ShapeError, attend, attend_packed, attention, bounds, causal, keys, segments
 from qkv.errors import ArgumentError
 from support.arrays import DTYPES, numpy_dtype, restride, same_bits
 from support.tiny import counting, zeros
@@ -295,6 +295,11 @@ def test_a4_every_type_travels_exactly(dtype):
 def test_a4_results_of_a_strided_view_of_one_array():
     x = np.arange(1, 11, dtype=np.float32)
     assert attend(zeros(1, 2), zeros(5, 2), x[::-2, None]).item() == 6.0  # 10, 8, 6, 4, 2
+
+
+def test_a3_no_sequences_with_ids_for_each(engine):
+    x = zeros(0, 2, 3, 4)
+    assert attend(x, x, x, mask=segments(np.zeros((0, 3), int))).shape == (0, 2, 3, 4)
 
 
 # A5: packed documents; more in test_packed.py.

@@ -184,7 +184,7 @@ def test_g2_whatever_comes_is_answered_or_refused(engine: str, case: tuple[Any, 
         output = (
             found.output
             if function is attention
-            else found.finish(empty="zero", nonfinite="propagate")
+            else found.finish(empty="zero", nonfinite="propagate").output
             if function is partial
             else found
         )

@@ -156,7 +156,7 @@ def make_plan(problem: Problem, engine: str, level: str, threads: int) -> Plan:
     # Heads of a group share a tile's lanes, so that keys are read once for all of them.
     rows = max(1, 128 // problem.sharing)
     runs = np.full(1, problem.queries, np.int64)
-    if problem.origin.shape[1] > 1:
+    if problem.origin.size and problem.origin.shape[1] > 1:
         # Tiles end where documents do, and lanes of a tile that no document fills cost memory.
         runs = _runs(problem.origin[0])
         rows = min(rows, int(runs.max()))
