@@ -197,6 +197,15 @@ def test_each_sequence_has_the_pages_it_needs():
     assert whole.nbytes == 4 * bytes_of(256)
 
 
+def test_runs_that_begin_at_unequal_distances_are_read_right():
+    k, v = tokens((3,), 12)
+    paged, whole = (cache.append(k, v, lengths=[2, 5, 12]) for cache in (Cache(page=2), Cache()))
+    for step in range(4):
+        same(paged, whole)
+        for cache in (paged, whole):
+            cache.append(*tokens((3,), 1, seed=step))
+
+
 @pytest.mark.parametrize("batch", [(1,), (3,)], ids=str)
 def test_equal_sequences_are_read_where_they_lie(batch):
     """No copy while a batch decodes together: the pages of each sequence stay one run, equally far apart."""

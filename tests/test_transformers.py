@@ -23,7 +23,13 @@ LENGTH, PROMPT = 9, 6
 
 @pytest.fixture(autouse=True, scope="module")
 def _enabled():
+    """One thread: these models are so small that threads would wait for each other most of the time."""
     qkv.transformers.enable()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with qkv.threads(1):
+        yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture
@@ -55,8 +61,8 @@ def right_padded() -> torch.Tensor:
     return mask
 
 
-#: Rows that are compared in decoding: the last of the prompt and all that follow, in both sequences.
-ROWS = [(b, i) for b in (0, 1) for i in range(PROMPT - 1, LENGTH)]
+#: Rows that are compared in decoding: the last of the prompt and some of each step, in both sequences.
+ROWS = [(0, PROMPT - 1), (0, PROMPT), (0, LENGTH - 1), (1, PROMPT + 1)]
 
 
 @functools.cache
@@ -81,6 +87,7 @@ def with_cache(model, cache) -> dict:
 def caches(model):
     yield "dynamic", hf.DynamicCache(config=model.config)
     yield "static", hf.StaticCache(config=model.config, max_cache_len=LENGTH + 3)
+    yield "paged", qkv.transformers.paged_cache(model.config, page=2)
 
 
 @pytest.mark.parametrize("padded", [False, True], ids=["plain", "left-padded"])
@@ -119,14 +126,104 @@ def test_f2_packed_sequences(name, no_dense_masks):
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma3"])
-@pytest.mark.parametrize("cache", [None, "static"])
-def test_generate_says_what_eager_says(name, cache):
+@pytest.mark.parametrize("beams", [1, 2], ids=["greedy", "beams"])
+def test_generate_says_what_eager_says(name, beams):
+    """With each cache; beams share the pages of what they have in common."""
     model, given = tiny(name), {**inputs(name), "attention_mask": left_padded()}
-    said = []
-    for implementation in ("eager", "qkv"):
-        model.set_attn_implementation(implementation)
-        said.append(model.generate(**given, max_new_tokens=5, do_sample=False, cache_implementation=cache).tolist())
-    assert said[0] == said[1]
+    options = {"max_new_tokens": 5, "do_sample": False, "num_beams": beams}
+    eager = model.generate(**given, **options).tolist()
+    model.set_attn_implementation("qkv")
+    paged = with_cache(model, qkv.transformers.paged_cache(model.config))
+    for cache in ({}, {"cache_implementation": "static"}, paged):
+        assert model.generate(**given, **options, **cache).tolist() == eager
+
+
+# The paged cache of a model. ---------------------------------------------------------------------------------------
+
+
+def filled(name: str = "mistral", count: int = 3, **options):
+    model = on_qkv(name)
+    cache = qkv.transformers.paged_cache(model.config, page=2, **options)
+    run(model, input_ids=inputs(name)["input_ids"][:, :count], **with_cache(model, cache))
+    return model, cache
+
+
+def step(model, cache, at: int) -> torch.Tensor:
+    return run(model, input_ids=inputs("mistral")["input_ids"][:, at : at + 1], **with_cache(model, cache))
+
+
+def test_a_forked_cache_goes_on_by_itself():
+    model, cache = filled()
+    other = cache.fork()
+    assert other.nbytes == cache.nbytes
+    expected = step(*filled(), 3)
+    step(model, other, 5)
+    assert torch.equal(step(model, cache, 3), expected)
+    assert (cache.get_seq_length(), other.get_seq_length()) == (4, 4)
+
+
+def test_a_cropped_cache_has_never_been_longer():
+    model, cache = filled("llama")
+    step(model, cache, 5)
+    cache.crop(-1)
+    assert cache.get_seq_length() == 3
+    assert torch.equal(step(model, cache, 3), step(*filled("llama"), 3))
+    with pytest.raises(UnsupportedError, match=r"crop takes a negative number, .* but 2 came; write crop\(-2\)"):
+        cache.crop(2)
+
+
+def test_sequences_of_a_cache_are_chosen_and_repeated():
+    model, cache = filled()
+    keys = cache.layers[0].update(torch.zeros(2, 2, 0, 4), torch.zeros(2, 2, 0, 4))[0].clone()
+    cache.batch_repeat_interleave(2)
+    cache.batch_select_indices(torch.tensor([3, 0]))
+    cache.reorder_cache(torch.tensor([1, 0]))
+    again = cache.layers[0].update(torch.zeros(2, 2, 0, 4), torch.zeros(2, 2, 0, 4))[0]
+    assert torch.equal(again, keys)
+    cache.reset()
+    assert cache.get_seq_length() == 0
+    assert torch.equal(run(model, **inputs("mistral"), **with_cache(model, cache)), run(model, **inputs("mistral")))
+
+
+def test_a_cache_of_windows_forgets():
+    model, cache = filled(count=9)
+    for at in (1, 2, 3):
+        step(model, cache, at)
+    assert cache.is_sliding == [True, True]
+    assert not cache.is_croppable
+    assert cache.layers[0].held.first == 12 - 4
+    assert cache.get_mask_sizes(1, 0) == (4, 9)
+    assert "PagedLayer(<Cache float32 (2, 2) × 12 keys" in repr(cache)
+
+
+def test_a_cache_in_half_precision():
+    """Rounded keys and values: the logits are those of a model whose layers round what they cache."""
+    model, cache = filled("llama", storage="bfloat16")
+    keys = cache.layers[0].held.view()[0]
+    assert torch.equal(keys, keys.bfloat16().float())
+    assert cache.nbytes * 2 == filled("llama")[1].nbytes
+    assert torch.isfinite(step(model, cache, 3)).all()
+
+
+def test_every_attention_can_read_the_cache():
+    model, cache = filled("llama")
+    model.set_attn_implementation("sdpa")
+    found = step(model, cache, 3)
+    whole = run(model, input_ids=inputs("llama")["input_ids"][:, :4])
+    assert (found[:, -1] - whole[:, -1]).abs().max() <= decoding("llama", False).twin * 2
+
+
+def test_layers_that_keep_something_else_are_refused():
+    config = hf.Lfm2Config(
+        layer_types=["conv", "full_attention"],
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=12,
+    )
+    with pytest.raises(UnsupportedError, match=r"config has layer 0 of kind .*; use transformers.DynamicCache"):
+        qkv.transformers.paged_cache(config)
 
 
 def test_f3_the_bits_of_a_sequence_do_not_depend_on_its_padding(native_engine):

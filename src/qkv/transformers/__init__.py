@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from . import library
 from .attend import attend_in_model, make_mask
+from .cache import paged_cache
 
-__all__ = ["NAME", "attend_in_model", "enable", "make_mask"]
+__all__ = ["NAME", "attend_in_model", "enable", "make_mask", "paged_cache"]
 
 #: What to pass as `attn_implementation`.
 NAME = "qkv"
