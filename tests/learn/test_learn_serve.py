@@ -107,8 +107,7 @@ def test_a_missing_extra_is_one_sentence(capsys, monkeypatch, assets, module, pa
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == module else real(name, *rest))
     assert refused(capsys) == (
-        f"the lesson needs the package {package}, which is not installed; "
-        "write make learn in a clone of the repository"
+        f"the lesson needs the package {package}, which is not installed; write make learn in a clone of the repository"
     )
 
 
