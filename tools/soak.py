@@ -92,7 +92,7 @@ def play(file: str, seed: int, examples: int) -> tuple[int, int, str]:
         text=True,
         check=False,
     )
-    passed = sum(int(n) for n in re.findall(r"(\d+) passing examples", done.stdout))
+    passed = sum(int(n) for n in re.findall(r"- (\d+) passing(?: examples)?,", done.stdout))
     return done.returncode, passed, done.stdout + done.stderr
 
 
