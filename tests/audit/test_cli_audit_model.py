@@ -77,6 +77,13 @@ def test_json(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
     assert (told["leaks"][0]["kind"], told["leaks"][0]["layer"]) == ("left padding", 0)
 
 
+def test_this_engine_in_a_model(capsys: pytest.CaptureFixture[str]) -> None:
+    """D1: --attention qkv needs nothing else."""
+    words = ["--attention", "qkv", "--tokens", "6", "--ask", "left padding,packing"]
+    assert main(["audit", "--model", "glassllm", *words]) == 0
+    assert "LlamaForCausalLM, qkv attention, 6 tokens" in capsys.readouterr().out
+
+
 def test_what_is_known_when_it_is_interrupted(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

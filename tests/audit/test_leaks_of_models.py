@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -78,6 +79,23 @@ def test_the_real_decoder_has_no_leak() -> None:
     assert found.ok
     assert not found.left_out
     assert json.loads(json.dumps(found.to_dict()))["leaks"] == []
+
+
+def test_qkv_in_the_real_decoder_has_no_leak() -> None:
+    """D1, E1, F3: this engine in the place of the model's attention, and its paged cache."""
+    model = real()
+    import qkv.transformers
+
+    qkv.transformers.enable()
+    model.module.set_attn_implementation("qkv")
+    assert leaks(model, TEXT, trials=1).ok
+    named = "cache" if "cache" in inspect.signature(model.module.forward).parameters else "past_key_values"
+
+    def decode(module: Any, cache: Any, **words: Any) -> tuple[Any, Any]:
+        cache = qkv.transformers.paged_cache(module.config) if cache is None else cache
+        return module(**words, **{named: cache}, use_cache=True), cache
+
+    assert leaks(model, TEXT, ask=["cache"], decode=decode).ok
 
 
 def test_one_part_in_a_million_in_one_head_of_one_layer_of_thirty() -> None:

@@ -36,7 +36,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     whole.add_argument("--text", metavar="FILE", help="what it reads, - for stdin (default: the opening of a novel)")
     whole.add_argument("--tokens", metavar="N", type=int, help=f"of how much of it (default: {TOKENS} tokens)")
     whole.add_argument("--ask", metavar="WORDS", help="future,left padding,right padding,batch,packing,cache")
-    whole.add_argument("--attention", metavar="NAME", help="eager, sdpa, … (default: the model's own choice)")
+    whole.add_argument("--attention", metavar="NAME", help="eager, sdpa, qkv, … (default: the model's own choice)")
     whole.add_argument("--pickles", action="store_true", help="read .bin files, which may run code")
 
 
@@ -46,6 +46,10 @@ def run(arguments: argparse.Namespace) -> int:
     from qkv.audit.model import Leaks, leaks, wanted
 
     text = _text(arguments.text)
+    if arguments.attention == "qkv":
+        import qkv.transformers
+
+        qkv.transformers.enable()
     model = models.load(arguments.model, attention=arguments.attention, pickles=arguments.pickles)
     words = _words(model, text, arguments.tokens)
     asked = None if arguments.ask is None else [word.strip() for word in arguments.ask.split(",")]
