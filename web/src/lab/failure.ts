@@ -97,7 +97,7 @@ export function failureForm(app: App, lesson: Lesson, code?: () => string, chang
     await app.trying(async () => {
       const { form, note } = written;
       const text = asWritten();
-      const tried = await tryIt(app, source(), form === "numbers" ? asCall(written.numbers) : text, (words) =>
+      const tried = await tryIt(app, source(), text, (words) =>
         put(result, h("p", { class: "state" }, words)),
       );
       if (typeof tried === "string") return put(result, h("p", { class: "trouble" }, tried));
@@ -222,13 +222,4 @@ function sentenceOf(verdict: any): string {
   return verdict.status === "passed"
     ? `Your function holds: it does what clause ${number} asks for.`
     : `Your function breaks clause ${number}. ${verdict.failure?.says ?? ""}`.trim();
-}
-
-/** The small form as a call in Python; what is no number is left for Python to refuse. */
-function asCall([query, keys, values, allowed]: string[]): string {
-  const vector = (text: string) => `[${text.trim().split(/[\s,]+/).filter(Boolean).join(", ")}]`;
-  const vectors = (text: string) => (text.trim() ? `[${text.split(";").map(vector).join(", ")}]` : "[]");
-  const words: Record<string, string> = { yes: "True", true: "True", no: "False", false: "False" };
-  const mask = vector(allowed.replace(/\w+/g, (word) => words[word.toLowerCase()] ?? word));
-  return `attend(${vector(query)}, ${vectors(keys)}, ${vectors(values)}, ${mask})`;
 }
