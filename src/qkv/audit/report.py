@@ -19,7 +19,7 @@ class Report:
     Attributes:
         name, version, short: of the kernel. profile: what was run. rows: one a case, so far.
         notes: what else is to be known, such as that it ran in this process. finished: whether all cases were run.
-        absent: why nothing was run, "" otherwise.
+        absent: why nothing was run, "" otherwise. fault: where the audit itself broke, "" otherwise.
     """
 
     name: str
@@ -30,6 +30,7 @@ class Report:
     notes: list[str] = field(default_factory=list)
     finished: bool = False
     absent: str = ""
+    fault: str = ""
 
     def clause(self, clause: str) -> str:
         """The verdict of one clause: the most telling one of its cases; "" where none was run."""
@@ -51,7 +52,7 @@ class Report:
     @property
     def ok(self) -> bool:
         """Whether nothing that counts is broken."""
-        return not self.failures and not self.absent
+        return not self.failures and not self.absent and not self.fault
 
     def conventions(self) -> dict[str, list[str]]:
         """Name of a convention -> the cases that show it."""
@@ -65,6 +66,7 @@ class Report:
         """Plain data."""
         return {
             "name": self.name,
+            "short": self.short,
             "version": self.version,
             "profile": self.profile,
             "finished": self.finished,

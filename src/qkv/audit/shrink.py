@@ -45,7 +45,7 @@ def shrink(
             left -= 1
             try:
                 worked = fails(candidate)
-            except (ValueError, IndexError, TypeError, ArithmeticError):
+            except (ValueError, IndexError, TypeError, ArithmeticError, AssertionError, KeyError):
                 continue
             if worked:
                 call, at, progress = candidate, (), True

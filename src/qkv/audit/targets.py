@@ -10,6 +10,7 @@ from typing import Any
 from qkv.errors import ArgumentError, QkvError
 
 from . import adapters
+from .command import Command, domain_of_command
 from .domain import FEATURES, Domain
 from .isolate import Bench, Child, Here, StartError
 from .kernel import FunctionKernel, Kernel, function_name, parse_accepts
@@ -49,6 +50,18 @@ class Target:
         return Here(kernel), kernel.version, notes
 
 
+class _Ready(Target):
+    """A kernel that needs no start, since each call starts it."""
+
+    def __init__(self, name: str, bench: Bench, command: str) -> None:
+        super().__init__(name, None, lambda: Kernel(name, bench.domain), command, "run")
+        self._bench = bench
+
+    def start(self, isolate: bool) -> tuple[Bench, str, list[str]]:
+        """(where it runs, version, notes)."""
+        return self._bench, "", []
+
+
 def domain_of(accepts: Any = "", domain: Domain | None = None, **fields: Any) -> tuple[Domain, dict[str, str]]:
     """(domain, keywords by feature) of somebody's function.
 
@@ -71,7 +84,7 @@ def domain_of(accepts: Any = "", domain: Domain | None = None, **fields: Any) ->
 def target_of(
     fn: Any, accepts: Any = "", domain: Domain | None = None, *, name: str = "", command: str = "", **fields: Any
 ) -> Target:
-    """A function, a `Kernel`, the name of an adapter, or `module:function`, as a target."""
+    """A function, a `Kernel`, the name of an adapter, `module:function`, or `run:command …`, as a target."""
     if isinstance(fn, Kernel):
         return Target(name or fn.name, None, lambda: fn, command or f"qkv audit {fn.name}")
     if isinstance(fn, str) and (known := adapters.canonical(fn)):
@@ -83,6 +96,9 @@ def target_of(
             adapters.ADAPTERS[known].short,
         )
     made, keywords = domain_of(accepts, domain, **fields)
+    if isinstance(fn, str) and fn.startswith("run:"):
+        bench = Command(fn.removeprefix("run:"), domain_of_command(made))
+        return _Ready(name or fn, bench, command or f"qkv audit '{fn}'{_accepted(keywords)}")
     if isinstance(fn, str):
         spec = {"target": fn, "keywords": keywords, "domain": made.to_dict()}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import traceback
 from collections.abc import Callable, Sequence
 
 from .adapters import ADAPTERS
@@ -42,7 +43,6 @@ def audit_together(
             audit(target, choice, isolate=isolate, told=told, into=report)
         return
     waiting, lock, stop = iter(todo), threading.Lock(), threading.Event()
-    broken: list[BaseException] = []
 
     def tell(row: Row) -> None:
         # Before the row is kept: what an interrupted call gave is nothing.
@@ -53,16 +53,21 @@ def audit_together(
     def work() -> None:
         while not stop.is_set():
             with lock:
-                target, report = next(waiting, (None, None))
-            if target is None:
+                pair = next(waiting, None)
+            if pair is None:
                 return
+            target, report = pair
             try:
                 audit(target, choice, told=tell, into=report)
             except _StopError:
                 return
-            except BaseException as problem:
-                broken.append(problem)
-                stop.set()
+            except Exception as problem:
+                # What is known of the other kernels is worth more than a traceback.
+                if os.environ.get("QKV_TRACEBACK"):
+                    traceback.print_exc()
+                words = " ".join(str(problem).split())
+                report.fault = f"{type(problem).__name__} {words}".rstrip()
+                report.notes.append(f"the audit itself broke after {len(report.rows)} cases: {report.fault}")
 
     threads = [threading.Thread(target=work, daemon=True) for _ in range(count)]
     try:
@@ -78,8 +83,6 @@ def audit_together(
         for thread in threads:
             thread.join(2)
         raise
-    if broken:
-        raise broken[0]
 
 
 def _heavy(target: Target) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from qkv.errors import ArgumentError, FileError
 
-from . import audit_model, draw
+from . import audit_data, audit_model, draw
 
 if TYPE_CHECKING:
     from qkv.audit.pages import Made
@@ -26,7 +26,10 @@ examples:
   qkv audit --all --profile edges
   qkv audit mypkg.kernels:attention --accepts mask=attn_mask,causal,gqa
   qkv audit kernel.py:attention --arrays torch --dtype bfloat16 --head-dims 64,128
+  qkv audit "run:node kernel.mjs" --accepts mask,causal,lse
   qkv audit torch-sdpa --case B6-long --seed 3
+  qkv audit migrate torch-sdpa mlx
+  qkv audit export cases/ --dtype float32,bfloat16
   qkv audit --all --markdown docs/audit.md --html audit.html
   qkv audit --model glassllm --text chapter.txt
 
@@ -46,7 +49,11 @@ def add_command(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("target", nargs="*", help="a kernel known by name, module:function, or file.py:function")
+    parser.add_argument(
+        "target",
+        nargs="*",
+        help="a kernel known by name, module:function, file.py:function, run:command; or export DIR, or migrate A B",
+    )
     parser.add_argument("--all", action="store_true", help="every kernel known by name whose library is installed")
     parser.add_argument("--slow", action="store_true", help="with --all: those that compile for minutes, too")
     parser.add_argument("--list", action="store_true", help="list kernels known by name, cases, and features")
@@ -84,6 +91,7 @@ def add_command(commands: Any) -> None:
     out.add_argument("--json", action="store_true", help="print the reports as JSON")
     out.add_argument("--html", metavar="FILE", help="write one page that sorts, filters, and opens each case")
     out.add_argument("--markdown", metavar="FILE", help="write the table and what is wrong as Markdown")
+    out.add_argument("--verdicts", metavar="FILE", help="write what each library does as a small JSON table")
     out.add_argument("--read", metavar="FILE", help="run nothing: show the reports that --json wrote")
     parser.set_defaults(run=run)
 
@@ -98,6 +106,10 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.html or arguments.markdown or arguments.read:
             raise ArgumentError("--list runs nothing and writes no page; leave out --html, --markdown and --read")
         return _list(arguments.json)
+    if arguments.target and arguments.target[0] in audit_data.WORDS:
+        if arguments.target[0] == "export":
+            return audit_data.export(arguments, _choice(arguments))
+        return audit_data.migrate(arguments, lambda names: _named(names, arguments))
     interrupted = False
     if arguments.read:
         _refuse(arguments, "--read shows the reports of a file as they are")
@@ -109,6 +121,8 @@ def run(arguments: argparse.Namespace) -> int:
         _write(arguments.markdown, to_markdown(reports, made))
     if arguments.html:
         _write(arguments.html, to_html(reports, made))
+    if arguments.verdicts:
+        audit_data.write_verdicts(arguments.verdicts, reports, made)
     if arguments.json:
         draw.write_json(record(reports, made, interrupted))
     else:
@@ -122,16 +136,39 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if all(r.ok or r.absent for r in reports) else 1
 
 
-def _audit(arguments: argparse.Namespace) -> tuple[list[Report], bool]:
-    """(reports so far, whether it was interrupted)."""
-    from qkv.audit.run import Choice, chosen
-    from qkv.audit.together import audit_together
+def _named(names: list[str], arguments: argparse.Namespace) -> list[Report]:
+    """The reports of kernels by their names: read, or made now."""
+    from qkv.audit import adapters
 
-    targets = _targets(arguments)
+    if not arguments.read:
+        arguments.target = names
+        reports, interrupted = _audit(arguments)
+        if interrupted:
+            raise KeyboardInterrupt
+        return reports
+    found = {report.name: report for report in _read(arguments.read)[0]}
+    for name in names:
+        if (adapters.canonical(name) or name) not in found:
+            raise ArgumentError(f"{arguments.read} has no report of {name}; it has {', '.join(found)}")
+    return [found[adapters.canonical(name) or name] for name in names]
+
+
+def _choice(arguments: argparse.Namespace) -> Any:
+    """Which cases are asked, and how."""
+    from qkv.audit.run import Choice
+
     dtypes = tuple(w.strip() for w in (arguments.dtype or "").split(",") if w.strip())
     clauses = tuple(w.strip().upper() for w in arguments.clause.split(",") if w.strip())
     _check_clauses(clauses)
-    choice = Choice(arguments.profile, clauses, arguments.case, arguments.seed, dtypes=dtypes, deep=arguments.deep)
+    return Choice(arguments.profile, clauses, arguments.case, arguments.seed, dtypes=dtypes, deep=arguments.deep)
+
+
+def _audit(arguments: argparse.Namespace) -> tuple[list[Report], bool]:
+    """(reports so far, whether it was interrupted)."""
+    from qkv.audit.run import chosen
+    from qkv.audit.together import audit_together
+
+    targets, choice = _targets(arguments), _choice(arguments)
     count = len(chosen(choice))
     reports: list[Report] = []
     with draw.progress("audit", count * len(targets), show=not arguments.json) as step:
@@ -148,9 +185,9 @@ def _called() -> str:
     for word in sys.argv[1:]:
         if skip or word == "--json":
             skip = False
-        elif word in ("--html", "--markdown"):
+        elif word in ("--html", "--markdown", "--verdicts"):
             skip = True
-        elif not word.startswith(("--html=", "--markdown=")):
+        elif not word.startswith(("--html=", "--markdown=", "--verdicts=")):
             words.append(word)
     return " ".join(words)
 

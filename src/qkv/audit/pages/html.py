@@ -12,6 +12,7 @@ from html import escape
 from importlib import resources
 
 from ..cases import CLAUSES
+from ..migrate import KINDS, changes
 from ..report import Report
 from ..verdict import CANNOT, CRASHES, DIFFERS, KEEPS, MARKS, NOT_PROMISED, REFUSES, VERDICTS, WRONG, Row
 from .made import Made
@@ -42,6 +43,14 @@ def to_html(reports: Sequence[Report], made: Made) -> str:
     data = {
         "kernels": [f"{r.name} {r.version}".strip() for r in present],
         "rows": {case: [_data(one.get(case)) for one in found] for case in cases},
+        "changes": {
+            a.name: {
+                b.name: [(KINDS[c.kind], c.case, c.title, c.before, c.after) for c in changes(a, b)]
+                for b in present
+                if a is not b
+            }
+            for a in present
+        },
     }
     return f"""<!doctype html>
 <html lang="en">
@@ -78,6 +87,9 @@ def to_html(reports: Sequence[Report], made: Made) -> str:
 </tbody>
 </table>
 </div>
+<h2 id="migrate">From one library to another</h2>
+<p class="filters">{_choice("from", "From", [r.name for r in present])} {_choice("to", "To", [r.name for r in present])}</p>
+<div id="changes" role="status" aria-labelledby="migrate"></div>
 </main>
 <dialog id="case" aria-labelledby="case-title">
 <form method="dialog"><button aria-label="Close">Close</button></form>

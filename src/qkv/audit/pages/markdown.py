@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..migrate import counts
 from ..report import Report, cells, legend, tell
 from ..verdict import CRASHES, WRONG
 from .made import Made
@@ -37,6 +38,7 @@ def to_markdown(reports: Sequence[Report], made: Made) -> str:
                 f"- `{report.name}` {report.version}: {len(report.rows)} cases of the profile {report.profile}{some}{notes}"
             )
     lines += ["", "## Conventions that differ", "", *_conventions(present)]
+    lines += ["", "## From one library to another", "", *_migration(present)]
     lines += ["", "## Wrong, or crashed", ""]
     lines += ["[Findings](findings/README.md) shows what is wrong in public libraries by scripts without qkv.", ""]
     bad = [(r, row) for r in present for row in r.rows if row.verdict in (CRASHES, WRONG)]
@@ -53,6 +55,21 @@ def _table(reports: Sequence[Report]) -> list[str]:
     body.append(["reached", *(f"{r.reached:.0%}" for r in reports)])
     rows = [["clause", *(f"`{n}`" for n in names)], ["---", *[":-:"] * len(names)], *body]
     return ["| " + " | ".join(_cell(c) for c in row) + " |" for row in rows]
+
+
+def _migration(reports: Sequence[Report]) -> list[str]:
+    """How much changes meaning between any two."""
+    names = [f"`{r.name}`" for r in reports]
+    body = [
+        [f"`{report.name}`", *("" if a == b else str(n) for b, n in enumerate(row))]
+        for a, (report, row) in enumerate(zip(reports, counts(reports), strict=True))
+    ]
+    return [
+        "How many of the cases that both were asked, and both answered, get another answer on the way from a row to a",
+        "column; `qkv audit migrate FROM TO` says which, and what can no longer be said.",
+        "",
+        *("| " + " | ".join(row) + " |" for row in [["from \\ to", *names], ["---", *["--:"] * len(names)], *body]),
+    ]
 
 
 def _conventions(reports: Sequence[Report]) -> list[str]:

@@ -84,3 +84,23 @@ body.addEventListener("keydown", (event) => {
   const row = seen[seen.indexOf(cell.parentElement) + step[0]];
   row?.cells[cell.cellIndex + step[1]]?.querySelector("button")?.focus();
 });
+
+function migrate() {
+  const found = data.changes[by("from").value]?.[by("to").value];
+  const groups = new Map();
+  for (const [kind, ...rest] of found ?? []) groups.set(kind, [...(groups.get(kind) ?? []), rest]);
+  const parts = [...groups].flatMap(([kind, some]) => {
+    const head = document.createElement("h3");
+    head.textContent = `${kind} (${some.length})`;
+    const list = document.createElement("ul");
+    for (const [id, title, before, after] of some) {
+      const item = document.createElement("li");
+      item.textContent = `${id}, ${title}: ${before} → ${after}`;
+      list.append(item);
+    }
+    return [head, list];
+  });
+  if (found && !parts.length) parts.push("Nothing changes meaning in the cases that both were asked.");
+  by("changes").replaceChildren(...parts);
+}
+for (const id of ["from", "to"]) by(id).addEventListener("input", migrate);
