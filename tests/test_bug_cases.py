@@ -14,6 +14,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+import qkv
 from qkv import (
     AlignmentError,
     DTypeError,
@@ -60,18 +61,21 @@ def empty_bool():
 
 @case("empty-grad", "pytorch#41508")
 def empty_grad():
-    """Right: dq = dk = 0, dv = [[1], [0]]. There is no backward yet: whoever asks for one is refused, not detached."""
+    """Right: dq = dk = 0, dv = [[1], [0]]; the front door, which has no gradient, refuses and says who has."""
     x = zeros(2, 2)
-    out = attend(x, x, ONE_THREE, mask=EMPTY, empty="zero")
-    assert out.tolist() == [[1], [0]]
-    # The output is linear in the value, so dv of the sum of the output can be read off the answers for unit values.
-    unit = [attend(x, x, np.eye(2, dtype=np.float32)[:, [j]], mask=EMPTY, empty="zero").sum() for j in range(2)]
-    assert unit == [1, 0]
+    assert attend(x, x, ONE_THREE, mask=EMPTY, empty="zero").tolist() == [[1], [0]]
     torch = library("torch")
+    mask = torch.from_numpy(EMPTY)
+    q, k = (torch.zeros(2, 2, requires_grad=True) for _ in range(2))
+    v = torch.from_numpy(ONE_THREE.copy()).requires_grad_()
+    qkv.torch.attend(q, k, v, mask=mask).sum().backward()
+    assert not q.grad.any()
+    assert not k.grad.any()
+    assert v.grad.tolist() == [[1], [0]]
     for name in ("query", "key", "value"):
         tensors = {n: torch.zeros(2, 2, requires_grad=n == name) for n in ("query", "key", "value")}
-        with pytest.raises(UnsupportedError, match=f"{name} requires grad"):
-            attend(**tensors, mask=torch.from_numpy(EMPTY), empty="zero")
+        with pytest.raises(UnsupportedError, match=f"{name} requires grad, .*; call qkv.torch.attend"):
+            attend(**tensors, mask=mask, empty="zero")
 
 
 @case("empty-weights-flag", "pytorch#160064")

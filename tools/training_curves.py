@@ -10,6 +10,7 @@ weights that are moved by one unit in the last place here and there.
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -124,12 +125,20 @@ def picture(a: list[float], b: list[float], noise: list[float]) -> str:
         extra = f' stroke-dasharray="{dash}"' if dash else ""
         return f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="{wide}"{extra}/>'
 
-    high = max(max(a), max(b))
-    loss = lambda v: top + (h - 2 * top) * (1 - v / high)  # noqa: E731
-    exponents = range(-9, 2, 2)
-    power = lambda v: h + top + (h - 2 * top) * (1 - (max(torch.tensor(v).log10().item() if v > 0 else -9, -9) + 9) / 10)  # noqa: E731
+    high, least, most = max(max(a), max(b)), -9, 1
+
+    def loss(v: float) -> float:
+        return top + (h - 2 * top) * (1 - v / high)
+
+    def power(v: float) -> float:
+        exponent = max(math.log10(v), least) if v > 0 else least
+        return h + top + (h - 2 * top) * (1 - (exponent - least) / (most - least))
+
     marks = [f'<text x="{left - 6}" y="{loss(v) + 4:.1f}" text-anchor="end">{v}</text>' for v in range(int(high) + 1)]
-    marks += [f'<text x="{left - 6}" y="{power(10.0**e) + 4:.1f}" text-anchor="end">1e{e}</text>' for e in exponents]
+    marks += [
+        f'<text x="{left - 6}" y="{power(10.0**e) + 4:.1f}" text-anchor="end">{f"1e{e}" if e > least else 0}</text>'
+        for e in range(least, most + 1, 2)
+    ]
     marks += [f'<text x="{x(i):.1f}" y="{2 * h - 2}" text-anchor="middle">{i}</text>' for i in range(0, steps + 1, 50)]
     apart = [abs(p - q) for p, q in zip(a, b, strict=True)]
     body = [
@@ -166,7 +175,9 @@ def main() -> None:
         runs[name] = losses(attention, text, steps=arguments.steps, moved=moved, report=report)
     noise = [abs(p - q) for p, q in zip(runs["torch"], runs["torch, moved"], strict=True)]
     apart = [abs(p - q) for p, q in zip(runs["torch"], runs["qkv"], strict=True)]
-    print(f"last loss {runs['torch'][-1]:.4f} and {runs['qkv'][-1]:.4f}; most apart {max(apart):.2g}, by rounding {max(noise):.2g}")
+    print(
+        f"last loss {runs['torch'][-1]:.4f} and {runs['qkv'][-1]:.4f}; most apart {max(apart):.2g}, by rounding {max(noise):.2g}"
+    )
     arguments.out.write_text(picture(runs["torch"], runs["qkv"], noise), encoding="utf-8")
 
 

@@ -22,7 +22,18 @@ from . import rules
 __all__ = ["attend_op", "gradient_op"]
 
 
-@torch.library.custom_op("qkv::attend", mutates_args=(), device_types="cpu")
+#: Spelled out, because older versions of torch cannot read it off postponed annotations.
+_OPTIONS = "str mask, str bias_rule, Tensor[] arrays, Tensor? bias, Tensor? sink, float? scale, float? softcap"
+_ATTEND = (
+    f"(Tensor query, Tensor key, Tensor value, {_OPTIONS}, str empty, str nonfinite, str layout) -> (Tensor, Tensor)"
+)
+_GRADIENT = (
+    f"(Tensor doutput, Tensor dlse, Tensor query, Tensor key, Tensor value, Tensor output, Tensor lse, {_OPTIONS}, "
+    "str layout, bool want_bias) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
+)
+
+
+@torch.library.custom_op("qkv::attend", mutates_args=(), device_types="cpu", schema=_ATTEND)
 def attend_op(
     query: Tensor,
     key: Tensor,
@@ -77,7 +88,7 @@ def _(
     return output, query.new_empty(rows, dtype=_compute(query))
 
 
-@torch.library.custom_op("qkv::attend_backward", mutates_args=(), device_types="cpu")
+@torch.library.custom_op("qkv::attend_backward", mutates_args=(), device_types="cpu", schema=_GRADIENT)
 def gradient_op(
     doutput: Tensor,
     dlse: Tensor,
