@@ -685,7 +685,10 @@ CASES = [
     ),
     Case("scale-true", qkv.DTypeError, "scale must be one number, but True came; pass a float", call(scale=True)),
     Case(
-        "scale-object", qkv.DTypeError, "scale must be one number, but object came; pass a float", call(scale=object())
+        "scale-object",
+        qkv.DTypeError,
+        "scale must be one number, but an object came; pass a float",
+        call(scale=object()),
     ),
     Case(
         "scale-nan",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from .errors import AlignmentError
+from .errors import AlignmentError, shown
 from .interop import to_numpy
 from .ranges import END, Ints
 
@@ -30,7 +30,7 @@ def read_align(name: str, align: Any) -> Align:
             return "start"
         if align == "end":
             return "end"
-        raise AlignmentError(f"{name}: align must be one of two words or a position, but {align!r} came; {way}")
+        raise AlignmentError(f"{name}: align must be one of two words or a position, but {shown(align)} came; {way}")
     offset = to_numpy(align, f"{name}: align", scalars=True)
     if offset.dtype == np.bool_ or not np.issubdtype(offset.dtype, np.integer):
         raise AlignmentError(f"{name}: align must be a word or whole numbers, but dtype {offset.dtype} came; {way}")

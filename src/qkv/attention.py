@@ -11,7 +11,7 @@ import numpy as np
 from . import engines, questions, recipes
 from .contract import canonical, refuse_foreign
 from .diagnose import raise_faults
-from .errors import ArgumentError, DTypeError
+from .errors import ArgumentError, DTypeError, shown
 from .floats import Array
 from .interop import to_numpy
 from .plan import Plan
@@ -238,7 +238,7 @@ class Attention:
         """
         if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or k < 1:
             raise ArgumentError(
-                f"k must be a whole number of at least 1, but {k!r} came; say how many keys to list for each row"
+                f"k must be a whole number of at least 1, but {shown(k)} came; say how many keys to list for each row"
             )
         keys, weights = questions.top(self._problem, self._plan, int(k))
         return Top(self._give(keys), self._give(weights))
@@ -346,7 +346,7 @@ class Attention:
 
 def _one_index(name: str, wanted: Any, size: int) -> int:
     if isinstance(wanted, (bool, np.bool_)) or not hasattr(wanted, "__index__"):
-        raise DTypeError(f"{name} must be one whole number, but {wanted!r} came; ask one {name} at a time")
+        raise DTypeError(f"{name} must be one whole number, but {shown(wanted)} came; ask one {name} at a time")
     return int(_indices(name, int(wanted), size)[0])
 
 

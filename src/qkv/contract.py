@@ -20,7 +20,7 @@ from .algebra import Allow, Mask, check_pair_shape, read_booleans
 from .alibi import Alibi
 from .align import Align, known_lengths, resolve_offset
 from .cache import Cache, CachePart
-from .errors import ArgumentError, DTypeError, ShapeError, UnsupportedError
+from .errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, shown
 from .floats import FLOATS, Array, Float
 from .frame import Frame
 from .interop import Kind, take, to_numpy
@@ -242,7 +242,7 @@ def _part_of(first_key: Any, total_keys: Any, keys: int) -> tuple[int, int]:
 
 def _whole(name: str, value: Any) -> int:
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
-        raise DTypeError(f"{name} must be a whole number, but {value!r} came; pass an int")
+        raise DTypeError(f"{name} must be a whole number, but {shown(value)} came; pass an int")
     if value < 0:
         raise ArgumentError(f"{name} must not be negative, but {int(value)} came; keys are counted from 0")
     if value >= END:
@@ -263,7 +263,7 @@ def read_mask(mask: Any) -> Mask | None:
         )
     if isinstance(mask, (bool, int, float, str)):
         raise DTypeError(
-            f"mask must be a mask expression or a boolean array, but {mask!r} came; write mask=causal(), or leave it out to allow every pair"
+            f"mask must be a mask expression or a boolean array, but {shown(mask)} came; write mask=causal(), or leave it out to allow every pair"
         )
     if callable(mask):
         way = (
@@ -350,7 +350,7 @@ def _compiled(
 def _one_of(name: str, value: Any, words: tuple[str, ...]) -> None:
     if not (isinstance(value, str) and value in words):
         raise ArgumentError(
-            f"{name} must be one of {', '.join(map(repr, words))}, but {value!r} came; leave it out for {words[0]!r}"
+            f"{name} must be one of {', '.join(map(repr, words))}, but {shown(value)} came; leave it out for {words[0]!r}"
         )
 
 
@@ -365,12 +365,7 @@ def read_number(name: str, value: Any) -> float:
         else isinstance(value, Real) and not isinstance(value, bool)
     )
     if not real:
-        came = (
-            repr(value)
-            if isinstance(value, (bool, str, bytes, complex, np.generic, np.ndarray))
-            else type(value).__name__
-        )
-        raise DTypeError(f"{name} must be one number, but {came} came; pass a float")
+        raise DTypeError(f"{name} must be one number, but {shown(value)} came; pass a float")
     try:
         return float(value)
     except OverflowError:

@@ -32,7 +32,24 @@ __all__ = [
     "ScoreOverflowError",
     "ShapeError",
     "UnsupportedError",
+    "shown",
 ]
+
+
+def shown(value: object) -> str:
+    """What came, in a message: as it is written if that is short, otherwise what kind of thing it is.
+
+    >>> shown("bhdl"), shown([0] * 100)
+    ("'bhdl'", 'a list')
+    """
+    try:
+        text = repr(value)
+    except Exception:
+        text = "\n"
+    if len(text) <= 60 and "\n" not in text and " at 0x" not in text:
+        return text
+    name = type(value).__name__
+    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
 
 
 class QkvError(Exception):

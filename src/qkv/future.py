@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from .align import known_lengths, resolve_offset
-from .errors import ArgumentError, ShapeError
+from .errors import ArgumentError, ShapeError, shown
 from .frame import Frame
 from .ranges import END, Ranges
 
@@ -82,7 +82,7 @@ def reads_future(mask: Mask, queries: int | None, keys: int | None) -> bool:
     for name, given in (("queries", queries), ("keys", keys)):
         if given is not None and (isinstance(given, bool) or not isinstance(given, (int, np.integer)) or given < 0):
             raise ArgumentError(
-                f"reads_future: {name} must be a whole number of at least 0, but {given!r} came; pass a size"
+                f"reads_future: {name} must be a whole number of at least 0, but {shown(given)} came; pass a size"
             )
     leaves = list(mask.leaves())
     closed = [leaf.ends() for leaf in leaves]

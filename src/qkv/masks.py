@@ -13,7 +13,7 @@ import numpy as np
 
 from .algebra import Allow, Bools, Mask, read_booleans
 from .align import Align, read_align
-from .errors import ArgumentError, DTypeError, ShapeError
+from .errors import ArgumentError, DTypeError, ShapeError, shown
 from .interop import to_numpy
 from .ranges import END, Ints
 from .rules import Causal, First, KeyMask, KeyRange, KeySet, Prefix, Segments, Where, Window, flat
@@ -183,7 +183,7 @@ def _count(name: str, value: Any, extra: str = "") -> None:
             raise TypeError
         number = operator.index(value)
     except TypeError:
-        raise DTypeError(f"{name} must be a whole number{extra}, but {value!r} came; pass an int") from None
+        raise DTypeError(f"{name} must be a whole number{extra}, but {shown(value)} came; pass an int") from None
     if number < 0:
         raise ArgumentError(
             f"{name} must not be negative{extra}, but {number} came; it counts keys besides the query's own"

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from functools import lru_cache
 from pathlib import Path
 
-from ..errors import ArgumentError, DTypeError, EngineError
+from ..errors import ArgumentError, DTypeError, EngineError, shown
 
 __all__ = ["asked", "default_threads", "threads", "threads_in_use"]
 
@@ -42,7 +42,7 @@ def threads(n: int) -> AbstractContextManager[None]:
     True
     """
     if isinstance(n, bool) or not hasattr(n, "__index__"):
-        raise DTypeError(f"n must be a whole number of threads, but {n!r} came; write qkv.threads(2)")
+        raise DTypeError(f"n must be a whole number of threads, but {shown(n)} came; write qkv.threads(2)")
     count = n.__index__()
     if not 1 <= count <= _MOST:
         raise ArgumentError(
