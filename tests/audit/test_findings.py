@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import re
 import signal
 import subprocess
@@ -47,9 +48,10 @@ def test_a_finding_needs_ten_lines_and_no_qkv(script: Path) -> None:
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_a_finding_still_shows(script: Path) -> None:
     """In the version it names; where the library is another one, it may be mended."""
-    for name in ("torch", "transformers"):
+    for name in ("torch", "transformers", "onnx", "mlx"):
         if re.search(rf"^(import|from) {name}\b", script.read_text(encoding="utf-8"), re.MULTILINE):
-            version = library(name).__version__
+            library(name)
+            version = importlib.metadata.version(name)
             if not re.search(rf"\b{name} {re.escape(version)}[ ,]", PAGE):
                 pytest.skip(f"the findings are about another {name} than {version}")
     assert printed(script) == shown()[script.name]
