@@ -170,12 +170,14 @@ def _view(x: Any, name: str) -> tuple[Array, Kind]:
 def _torch_view(x: Any, name: str, torch: Any) -> Array:
     if torch.compiler.is_compiling():
         raise UnsupportedError(
-            f"{name} is being traced by torch's compiler, which has no numbers yet; call qkv.torch.attend, and build masks that hold arrays outside and pass them in"
+            f"{name} is being traced by torch's compiler, which has no numbers yet; call qkv.torch.attend, and build masks that "
+            "hold arrays outside and pass them in"
         )
     if x.requires_grad and torch.is_grad_enabled():
         way = "call qkv.torch.attend, which has one, or " if name in ("query", "key", "value", "bias", "sink") else ""
         raise UnsupportedError(
-            f"{name} requires grad, and its gradient would be dropped here; {way}pass {name}.detach(), or call inside torch.no_grad(), if you need none"
+            f"{name} requires grad, and its gradient would be dropped here; {way}pass {name}.detach(), "
+            "or call inside torch.no_grad(), if you need none"
         )
     if torch.autograd.forward_ad.unpack_dual(x).tangent is not None:
         raise UnsupportedError(

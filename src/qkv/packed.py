@@ -111,8 +111,9 @@ def _problem(
     expression = read_mask(mask)
     for leaf in expression.leaves() if expression is not None else ():
         if not isinstance(leaf, (Causal, Window, Prefix, First)):
+            kind = repr(leaf).partition("(")[0]
             raise UnsupportedError(
-                f"mask must be made of causal, window, prefix and first here, since documents differ in size, but holds {repr(leaf).partition('(')[0]}(…); "
+                f"mask must be made of causal, window, prefix and first here, since documents differ in size, but holds {kind}(…); "
                 "the offsets say which keys exist, and what else there is goes through attend, document by document"
             )
     slopes = bias

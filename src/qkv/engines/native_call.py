@@ -33,7 +33,8 @@ class Part(NamedTuple):
 def run_output(problem: Problem, plan: Plan, output: Array) -> tuple[Array, npt.NDArray[np.uint8], bool, bool, int]:
     """Attention into `output`, (N, H, L, E): (lse, status, whether all rows are allowed, whether any met a fault, blocks)."""
     shape = (problem.batches, problem.heads, problem.queries)
-    lse, status = np.empty(shape, problem.dtype.compute), np.zeros(shape, np.uint8)
+    lse: Array = np.empty(shape, problem.dtype.compute)
+    status: npt.NDArray[np.uint8] = np.zeros(shape, np.uint8)
     any_bits, all_bits, touched = 0, 0xFF, 0
     for batch, rows, call, _ in parts(problem, plan, "output"):
         everything = call.query.shape[:-3] == problem.batch and call.query.shape[-2] == problem.queries
