@@ -5,6 +5,7 @@
 
 #include "buffer.h"
 #include "dispatch.h"
+#include "inquire.h"
 #include "recipe.h"
 #include "retreat.h"
 
@@ -147,4 +148,5 @@ NB_MODULE(_native, m) {
         nb::arg().none(), nb::arg().none(), nb::arg());
   bind_recipe(m);
   bind_backward(m);
+  bind_answers(m);
 }

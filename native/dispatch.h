@@ -1,5 +1,6 @@
 // The instruction levels of this machine, lowest first.
 #pragma once
+#include "answers.h"
 #include "backward.h"
 #include "qkv.h"
 
@@ -7,6 +8,7 @@ typedef struct qkv_level {
   const char *name;
   qkv_attend_fn attend;
   qkv_backward_fn backward;
+  qkv_answers_fn answers;
 } qkv_level;
 
 // The levels that are built in and that processor and operating system support.

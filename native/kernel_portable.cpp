@@ -3,3 +3,5 @@
 #include "kernel/attend.hpp"
 #define QKV_LEVEL_BACKWARD qkv_backward_portable
 #include "kernel/backward.hpp"
+#define QKV_LEVEL_ANSWERS qkv_answers_portable
+#include "kernel/answers.hpp"

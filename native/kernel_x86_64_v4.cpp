@@ -3,3 +3,5 @@
 #include "kernel/attend.hpp"
 #define QKV_LEVEL_BACKWARD qkv_backward_x86_64_v4
 #include "kernel/backward.hpp"
+#define QKV_LEVEL_ANSWERS qkv_answers_x86_64_v4
+#include "kernel/answers.hpp"

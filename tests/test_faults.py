@@ -228,8 +228,13 @@ def _late_ties(monkeypatch: pytest.MonkeyPatch) -> None:
 def _first_row_not_received(monkeypatch: pytest.MonkeyPatch) -> None:
     from qkv import questions
 
-    rows = questions.weight_rows
-    monkeypatch.setattr(questions, "weight_rows", lambda p, plan, asked=None: list(rows(p, plan, asked))[1:])
+    received = questions.received
+
+    def without(p: Any, plan: Any) -> Any:
+        first = questions.chosen_weights(p, plan, np.zeros(1, np.int64), np.arange(p.heads), None)
+        return received(p, plan) - first[:, :, 0]
+
+    monkeypatch.setattr(questions, "received", without)
 
 
 def _entropy_in_bits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -220,8 +220,9 @@ template <class T> int drive(Session<T> &s, int64_t tasks) {
   return s.stop ? 1 : 0;
 }
 
-template <class T> int attend_in(Session<T> &s) {
-  qkv_call *call = s.call;
+// The list of row tiles; 0, or 2 if there is no memory for it.
+template <class T> int cut_tiles(Session<T> &s) {
+  const qkv_call *call = s.call;
   bool over = false;
   const int64_t lists = call->origin && call->origin_batch ? call->N : 1;
   int64_t cuts = 0;
@@ -240,6 +241,13 @@ template <class T> int attend_in(Session<T> &s) {
   if (s.first) s.first[call->N] = cuts;
   s.shared_tiles = cuts;
   s.tiles = s.first ? cuts : times(call->N, cuts, &over);
+  return over ? 2 : 0;
+}
+
+template <class T> int attend_in(Session<T> &s) {
+  qkv_call *call = s.call;
+  bool over = false;
+  if (const int code = cut_tiles(s)) return code;
   s.tasks = s.merges = times(s.tiles, call->G, &over);
 
   s.heads = call->H / call->G;

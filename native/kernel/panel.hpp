@@ -9,28 +9,39 @@ namespace {
 
 // Greatest allowed score per lane; forbidden ones become -inf. Answers whether any score was not finite before.
 template <class T, int N> QKV_INLINE bool scan_scores(Work<T> &w, const Panel &p, bool masked, Vec<T> *top) {
-  constexpr int width = Real<T>::width;
+  constexpr int width = Real<T>::width, pace = 2;
   const Vec<T> none = all<T>(-Real<T>::infinity);
+  // Two keys at a time: one after the other would wait for the last one's result.
+  Vec<T> odd[pace * N], high[pace * N];
+  for (int v = 0; v < pace * N; ++v) odd[v] = Vec<T>{}, high[v] = none;
+  T *s = w.score + p.begin * N * width;
+  const typename Real<T>::Int *mask = w.mask + p.begin * N * width;
+  const auto one = [&](int v, bool hide) {
+    const Vec<T> raw = load(s + v * width);
+    odd[v] = fma(raw, Vec<T>{}, odd[v]);
+    if (!hide) {
+      high[v] = larger<T>(raw, high[v]);
+      return;
+    }
+    const Vec<T> x = select<T>(load_int<T>(mask + v * width), raw, none);
+    high[v] = larger<T>(x, high[v]);
+    store(s + v * width, x);
+  };
+  const auto walk = [&](bool hide) {
+    int64_t j = p.begin;
+    for (; j + pace <= p.end; j += pace, s += pace * N * width, mask += pace * N * width)
+      for (int v = 0; v < pace * N; ++v) one(v, hide);
+    for (; j < p.end; ++j, s += N * width, mask += N * width)
+      for (int v = 0; v < N; ++v) one(v, hide);
+  };
+  if (masked)
+    walk(true);
+  else
+    walk(false);
   bool odd_seen = false;
   for (int v = 0; v < N; ++v) {
-    Vec<T> odd = {}, high = none;
-    T *s = w.score + p.begin * N * width + v * width;
-    const typename Real<T>::Int *mask = w.mask + p.begin * N * width + v * width;
-    if (masked)
-      for (int64_t j = p.begin; j < p.end; ++j, s += N * width, mask += N * width) {
-        const Vec<T> raw = load(s), x = select<T>(load_int<T>(mask), raw, none);
-        odd = fma(raw, Vec<T>{}, odd);
-        high = larger<T>(x, high);
-        store(s, x);
-      }
-    else
-      for (int64_t j = p.begin; j < p.end; ++j, s += N * width) {
-        const Vec<T> x = load(s);
-        odd = fma(x, Vec<T>{}, odd);
-        high = larger<T>(x, high);
-      }
-    top[v] = high;
-    odd_seen |= any<T>(odd != odd);
+    top[v] = larger<T>(high[v], high[v + N]);
+    odd_seen |= any<T>(odd[v] != odd[v]) | any<T>(odd[v + N] != odd[v + N]);
   }
   return odd_seen;
 }
@@ -58,17 +69,19 @@ template <class T> QKV_INLINE Vec<T> weigh(T *score, int64_t step, int64_t begin
   return (strand[0] + strand[1]) + (strand[2] + strand[3]);
 }
 
-template <class T, int N> void visit(Work<T> &w, const Panel &p) {
+// The panel's scores with the block at hand, -inf where a pair is forbidden, and the greatest of each lane. Answers
+// whether any pair is allowed; `masked`: whether w.mask says which are, else all are.
+template <class T, int N> QKV_INLINE bool score_panel(Work<T> &w, const Panel &p, bool &masked, Vec<T> *top) {
   constexpr int width = Real<T>::width, W = N * width;
   const qkv_call *call = w.call;
-  const int64_t D = call->D, E = call->E, keys = p.end - p.begin;
-  const bool masked = !p.full || call->allow.base || call->bias.base;
+  const int64_t D = call->D, keys = p.end - p.begin;
+  masked = !p.full || call->allow.base || call->bias.base;
 
   if (masked) {
     mask_ranges<T, N>(w, p);
     if (call->allow.base) mask_allow<T, N>(w, p);
     if (call->bias.base) mask_bias<T, N>(w, p);
-    if (!note_allowed<T, N>(w, p)) return;
+    if (!note_allowed<T, N>(w, p)) return false;
   } else {
     for (int i = 0; i < W; ++i) w.lane[p.lane + i].flag |= QKV_ALLOWED;
   }
@@ -78,7 +91,7 @@ template <class T, int N> void visit(Work<T> &w, const Panel &p) {
         for (int i = 0; i < W; ++i)
           if (!masked || w.mask[j * W + i]) w.lane[p.lane + i].flag |= QKV_NONFINITE;
 
-  scores_of<T, N>(keys, D, w.key + p.begin * D, w.query + p.lane * D, w.score + p.begin * W);
+  scores_of<T, N>(keys, D, w.key_rows + p.begin * D, w.query + p.lane * D, w.score + p.begin * W);
   bool dot = true;  // the scores are still plain dot products
   if (call->softcap > 0 || call->slopes || call->bias.base) {
     if (any_odd<T, N>(w, p)) settle<T, N>(w, p, masked, true);
@@ -87,11 +100,19 @@ template <class T, int N> void visit(Work<T> &w, const Panel &p) {
     if (call->bias.base) apply_bias<T, N>(w, p);
     dot = false;
   }
-  Vec<T> top[N];
   if (__builtin_expect((scan_scores<T, N>(w, p, masked, top)), 0)) {
     settle<T, N>(w, p, masked, dot);
     scan_scores<T, N>(w, p, masked, top);
   }
+  return true;
+}
+
+template <class T, int N> void visit(Work<T> &w, const Panel &p) {
+  constexpr int width = Real<T>::width, W = N * width;
+  const int64_t E = w.call->E, keys = p.end - p.begin;
+  Vec<T> top[N];
+  bool masked;
+  if (!score_panel<T, N>(w, p, masked, top)) return;
 
   alignas(kAlign) T alpha[W];
   for (int v = 0; v < N; ++v) {
@@ -104,7 +125,7 @@ template <class T, int N> void visit(Work<T> &w, const Panel &p) {
     const Vec<T> added = weigh<T>(w.score + v * width, W, p.begin, p.end, base);
     store(sum, fma(load(sum), shrink, added));
   }
-  mix_values<T, N>(keys, E, w.value + p.begin * E, w.score + p.begin * W, w.mix + p.lane * E, alpha);
+  mix_values<T, N>(keys, E, w.value_rows + p.begin * E, w.score + p.begin * W, w.mix + p.lane * E, alpha);
 }
 
 }  // namespace

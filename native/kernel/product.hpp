@@ -19,7 +19,7 @@ template <class T, class Source> QKV_INLINE Vec<T> load_wide(const char *p) {
     return (Vec<T>)(__builtin_convertvector(half, IVec<T>) << 16);
   } else {
 #if defined(__AVX512F__)
-    return (Vec<T>)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+    return (Vec<T>)_mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256((const __m256i *)p));
 #elif defined(__F16C__) && QKV_VECTOR_BYTES == 32
     return (Vec<T>)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
 #else
@@ -102,11 +102,12 @@ QKV_INLINE void product_tile(int64_t depth, const T *a, int64_t step_m, int64_t 
   }
 }
 
-// As many rows as M at a time, then half as many, down to one.
+// As many rows as M at a time, then fewer, down to one. Two rows too few or left over are four and four: two alone would
+// wait for each other's sums.
 template <class T, int M, int N>
 QKV_INLINE void product_rows(int64_t rows, int64_t depth, const T *a, int64_t step_m, int64_t step_k, const T *b, T *c,
                              const T *scale) {
-  for (; rows >= M; rows -= M, a += M * step_m, c += M * N * Real<T>::width)
+  for (; rows >= M && !(M == 6 && rows == 8); rows -= M, a += M * step_m, c += M * N * Real<T>::width)
     product_tile<T, M, N>(depth, a, step_m, step_k, b, c, scale);
   if constexpr (M > 1) product_rows<T, (M > 8 ? 8 : M > 4 ? 4 : M / 2), N>(rows, depth, a, step_m, step_k, b, c, scale);
 }

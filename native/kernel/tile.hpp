@@ -58,30 +58,41 @@ template <class T> void open_tile(Work<T> &w, int64_t n, int64_t g, int64_t row0
   }
 }
 
+// The queries of one vector of lanes as columns, `step` numbers from one d to the next.
+template <class T, class Source> void query_columns(const Work<T> &w, const Lane<T> *lane, T *to, int64_t step) {
+  constexpr int width = Real<T>::width;
+  const qkv_operand &o = w.call->query;
+  const int64_t D = w.call->D, whole = o.stride[2] == Source::size ? D / width * width : 0;
+  const char *row[width];
+  for (int i = 0; i < width; ++i)
+    row[i] = o.base + o.batch_offset[w.n] + lane[i].head * o.stride[0] + (w.row0 + lane[i].row) * o.stride[1];
+  for (int64_t d = 0; d < whole; d += width) transpose<T, Source>(row, d * Source::size, to + d * step, step);
+  for (int i = 0; i < width; ++i)
+    for (int64_t d = whole; d < D; ++d) to[d * step + i] = T(Source::read(row[i] + d * o.stride[2]));
+}
+
 // Queries, scaled and transposed. One that is not finite, or not after scaling, is replaced by zeros: its row is lost
 // anyway, once it turns out that it may read a key at all.
 template <class T> void pack_queries(Work<T> &w) {
-  const qkv_call *call = w.call;
-  const int64_t D = call->D, width = Real<T>::width;
+  const int64_t D = w.call->D, width = Real<T>::width;
   for (int64_t q = 0; q < w.panels; ++q) {
     const Panel &p = w.panel[q];
     const int64_t W = p.vectors * width;
-    for (int64_t i = 0; i < W; ++i) {
-      Lane<T> &lane = w.lane[p.lane + i];
-      const char *from = call->query.base + call->query.batch_offset[w.n] + lane.head * call->query.stride[0] +
-                         (w.row0 + lane.row) * call->query.stride[1];
-      T *to = w.query + p.lane * D + i;
-      T odd = 0, odd_scaled = 0;
-      with_element<T>(call->query.dtype, [&](auto source) {
-        for (int64_t d = 0; d < D; ++d) {
-          const T raw = T(decltype(source)::read(from + d * call->query.stride[2])), scaled = raw * w.scale;
-          odd += raw * 0, odd_scaled += scaled * 0;
-          to[d * W] = scaled;
-        }
-      });
-      if (odd == 0 && odd_scaled == 0) continue;
-      lane.query_flag = odd == 0 ? QKV_OVERFLOW : QKV_NONFINITE;
-      for (int64_t d = 0; d < D; ++d) to[d * W] = 0;
+    for (int v = 0; v < p.vectors; ++v) {
+      Lane<T> *const lane = w.lane + p.lane + v * width;
+      T *const to = w.query + p.lane * D + v * width;
+      with_element<T>(w.call->query.dtype, [&](auto source) { query_columns<T, decltype(source)>(w, lane, to, W); });
+      Vec<T> odd = {}, odd_scaled = {};
+      for (int64_t d = 0; d < D; ++d) {
+        const Vec<T> raw = load(to + d * W), scaled = raw * all<T>(w.scale);
+        odd = fma(raw, Vec<T>{}, odd), odd_scaled = fma(scaled, Vec<T>{}, odd_scaled);
+        store(to + d * W, scaled);
+      }
+      for (int i = 0; i < width; ++i) {
+        if (odd[i] == 0 && odd_scaled[i] == 0) continue;
+        lane[i].query_flag = odd[i] == 0 ? QKV_OVERFLOW : QKV_NONFINITE;
+        for (int64_t d = 0; d < D; ++d) to[d * W + i] = 0;
+      }
     }
   }
   if (w.few) few_queries(w);
@@ -117,14 +128,28 @@ template <class T> int64_t next_block(Work<T> &w, int64_t from) {
   return stop;
 }
 
+// Whether the packed rows are just as the caller has them: then they are read there.
+template <class T> bool as_packed(const qkv_operand &o, int64_t count) {
+  return element_size(o.dtype) == int64_t(sizeof(T)) && o.stride[2] == int64_t(sizeof(T)) &&
+         o.stride[1] == count * int64_t(sizeof(T));
+}
+
+// Rows [w.begin, w.end) of one operand, finite, in the compute type.
+template <class T> const T *ready_rows(Work<T> &w, const qkv_operand &o, const char *from, int64_t count, T *to, uint8_t mark) {
+  const int64_t rows = w.end - w.begin;
+  if (as_packed<T>(o, count) && (uintptr_t)from % sizeof(T) == 0 && finite_row((const T *)from, rows * count))
+    return (const T *)from - w.begin * count;
+  w.any_bad |= pack_rows<T>(o.dtype, from, o.stride[1], o.stride[2], rows, count, to + w.begin * count, w.bad + w.begin, mark);
+  return to;
+}
+
 template <class T> void pack_block(Work<T> &w) {
   const qkv_call *call = w.call;
-  const int64_t rows = w.end - w.begin, first = w.first + w.begin;
+  const int64_t first = w.first + w.begin;
   for (int64_t j = w.begin; j < w.end; ++j) w.bad[j] = 0;
-  w.any_bad = pack_rows<T>(call->key.dtype, w.key_row(first), call->key.stride[1], call->key.stride[2], rows, call->D,
-                           w.key + w.begin * call->D, w.bad + w.begin, 1);
-  w.any_bad |= pack_rows<T>(call->value.dtype, w.value_row(first), call->value.stride[1], call->value.stride[2], rows,
-                            call->E, w.value + w.begin * call->E, w.bad + w.begin, 2);
+  w.any_bad = false;
+  w.key_rows = ready_rows(w, call->key, w.key_row(first), call->D, w.key, 1);
+  w.value_rows = ready_rows(w, call->value, w.value_row(first), call->E, w.value, 2);
 }
 
 // All rows of the tile meet the block at hand.

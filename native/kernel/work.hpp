@@ -83,6 +83,7 @@ template <class T> struct Work {
   // The block at hand: keys [first, first + count), of which [begin, end) are packed.
   int64_t first, count, begin, end;
   T *key, *value;       // [block][D], [block][E]
+  const T *key_rows, *value_rows;  // where these rows really are: there, or still with the caller; from w.first on
   uint8_t *bad;         // a row of key or value held a NaN or an infinity
   bool any_bad;
 

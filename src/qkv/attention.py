@@ -132,22 +132,22 @@ def attention(
         layout=layout,
     )
     plan = engines.choose(problem)
-    output, lse, lost = _carry_out(problem, plan)
-    return Attention(output=output, lse=lse, _problem=replace(problem, lost=lost), _plan=plan)
+    output, lse, result = _carry_out(problem, plan, sums=True)
+    return Attention(output=output, lse=lse, _problem=replace(problem, lost=result.wrong, sums=result.sums), _plan=plan)
 
 
-def _carry_out(problem: Problem, plan: Plan) -> tuple[Any, Any, Any]:
-    """(output, log-sum-exp) as the caller's kind, and the rows without a right answer; or the contract's error."""
+def _carry_out(problem: Problem, plan: Plan, *, sums: bool = False) -> tuple[Any, Any, engines.Result]:
+    """(output, log-sum-exp) as the caller's kind, and what the engine gave; or the contract's error."""
     layout = problem.layout
     shape = (*problem.batch, problem.heads, problem.queries, problem.value_width)
     # Allocated in the caller's axes and written through a view, so that the result owns its memory and is not moved.
     given, stored = layout.kind.empty(layout.spelled(shape), problem.dtype.name)
-    result = engines.run(problem, plan, layout.canonical(stored))
+    result = engines.run(problem, plan, layout.canonical(stored), sums=sums)
     if result.wrong is not None or not result.all_allowed:
         raise_faults(problem, result.status, result.wrong)
     lse = layout.restored(result.lse.reshape(shape[:-1]), trailing=0)
     wrapped = layout.kind.wrap(given, problem.dtype.name), layout.kind.wrap(lse)
-    return *wrapped, result.wrong
+    return *wrapped, result
 
 
 @dataclass(frozen=True, eq=False)
@@ -294,8 +294,9 @@ class Attention:
         >>> c.weight.round(2).tolist(), (c.norm / c.norm.sum()).round(2).tolist(), c.share.round(2).tolist()
         ([0.73, 0.27], [0.58, 0.42], [0.65, 0.35])
         """
-        one = questions.one_query(self._problem, self._plan, self._row(query))
-        norm, share = questions.contributions(self._problem, one)
+        p = self._asked(head)
+        one = questions.one_query(p, self._plan, self._row(query))
+        norm, share = questions.contributions(p, one)
         return Contributions(*(self._of_head(x, head) for x in (one.weight, norm, share)))
 
     def influence(self, query: int, *, head: int | None = None, vectors: bool = False) -> Influence:
@@ -312,7 +313,7 @@ class Attention:
         >>> qkv.attention(q, k, np.array([[10.0, 0], [0, 20]])).influence(0).relative.round(2).tolist()
         [1.8, 0.66]
         """
-        p = self._problem
+        p = self._asked(head)
         one = questions.one_query(p, self._plan, self._row(query))
         relative, sole, change = questions.influence(p, one)
         moved = None
@@ -326,11 +327,14 @@ class Attention:
     def _row(self, query: Any) -> int:
         return _one_index("query", query, self._problem.queries)
 
+    def _asked(self, head: Any) -> Problem:
+        """The problem of the one head asked, or of all."""
+        p = self._problem
+        return p if head is None else questions.of_head(p, _one_index("head", head, p.heads))
+
     def _of_head(self, array: Array, head: Any) -> Any:
         """(N, H, …) of all heads, or of the one asked, to the caller."""
-        if head is None:
-            return self._give(array)
-        return self._give(array[:, _one_index("head", head, self._problem.heads)], headless=True)
+        return self._give(array) if head is None else self._give(array[:, 0], headless=True)
 
     def _give(self, array: Array, *, headless: bool = False) -> Any:
         """(N, H, …) as (B…, H, …) in the caller's kind; (…) for two-axis input, which has no head axis either."""

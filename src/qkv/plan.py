@@ -22,6 +22,10 @@ from .ranges import Ints
 SEARCH_ROWS, SEARCH_KEYS = 128, 2048
 PAIRS_AT_ONCE = 1 << 22
 
+#: Keys whose received mass is added up in one pass over the rows; and the longest list of largest weights that the
+#: native engine keeps sorted for every row of a tile.
+RECEIVED_KEYS, LISTED_KEYS = 512, 64
+
 
 class Tile(NamedTuple):
     """Consecutive query rows of one sequence that count their keys from one origin."""

@@ -67,6 +67,7 @@ class Problem:
         rule: what has to hold besides `ranges`; None: the ranges are exact.
         origin: first key of each row's own sequence, (N or 1, L or 1), in this problem's own keys (F3); may be negative.
         lost: rows for which an engine found no right finite answer, (N, H, L); None where there are none.
+        sums: maximum and sum of the rows' states, (N, H, L) each, once an engine has found them.
         empty, nonfinite: what a row without keys, or one that reads a NaN, is answered with (C2, D2).
     """
 
@@ -91,6 +92,7 @@ class Problem:
     nonfinite: Literal["raise", "propagate"]
     layout: Layout
     lost: npt.NDArray[np.bool_] | None = None
+    sums: tuple[Array, Array] | None = None
 
     @property
     def batch(self) -> tuple[int, ...]:
@@ -165,7 +167,7 @@ class Problem:
                 return shape is not None and bool(np.all(a.lo == b.lo) and np.all(a.hi == b.hi))
             return bool(a == b)
 
-        spelling = ("mask", "frame", "layout", "rule", "bias_shape", "lost")
+        spelling = ("mask", "frame", "layout", "rule", "bias_shape", "lost", "sums")
         return all(
             equal(getattr(self, f.name), getattr(other, f.name)) for f in fields(self) if f.name not in spelling
         ) and ((self.rule is None) == (other.rule is None))

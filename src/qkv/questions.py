@@ -6,15 +6,18 @@ Everything here comes from one generator of weight rows; formulas stand in the d
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from .algebra import Mask
+from .engines import native_answers
 from .engines.numpy_tiles import finite_block, score_block, tensor_block, tile_queries
 from .floats import Array
-from .plan import PAIRS_AT_ONCE, Block, Plan, Tile
+from .frame import Frame
+from .plan import LISTED_KEYS, PAIRS_AT_ONCE, Block, Plan, Tile
 from .problem import Problem
 from .state import NONFINITE, OVERFLOW
 
@@ -127,6 +130,8 @@ def chosen_weights(problem: Problem, plan: Plan, rows: Ints, heads: Ints, keys: 
 
 def top(problem: Problem, plan: Plan, count: int) -> tuple[Ints, Array]:
     """Keys and weights of the `count` largest weights a row, (N, H, L, count); padded with -1 and 0 (C2, C6)."""
+    if native_answers.ready(problem, plan) and count <= LISTED_KEYS:
+        return native_answers.top(problem, plan, count)
     shape = (problem.batches, problem.heads, problem.queries, count)
     index, weight = np.full(shape, -1, np.int64), np.zeros(shape, problem.dtype.compute)
     for seen in weight_rows(problem, plan):
@@ -151,6 +156,8 @@ def top(problem: Problem, plan: Plan, count: int) -> tuple[Ints, Array]:
 
 def received(problem: Problem, plan: Plan) -> Array:
     """Sum of each key's weight over all rows, (N, H, S); added in row order, so the same bits twice (F4)."""
+    if native_answers.ready(problem, plan):
+        return native_answers.received(problem, plan)
     out = np.zeros((problem.batches, problem.heads, problem.keys), np.float64)
     for seen in weight_rows(problem, plan):
         # A row without an answer spoils the keys it may read and no others (D1).
@@ -160,6 +167,8 @@ def received(problem: Problem, plan: Plan) -> Array:
 
 def entropy(problem: Problem, plan: Plan) -> Array:
     """Entropy in nats of the weights renormalised over the allowed keys, (N, H, L); 0 for a row without keys."""
+    if native_answers.ready(problem, plan):
+        return native_answers.entropy(problem, plan)
     out = np.zeros((problem.batches, problem.heads, problem.queries), problem.dtype.compute)
     for seen in weight_rows(problem, plan):
         with np.errstate(all="ignore"):
@@ -174,6 +183,10 @@ def entropy(problem: Problem, plan: Plan) -> Array:
 def effective_keys(problem: Problem, plan: Plan, nats: Array) -> Array:
     """exp(entropy), and 0 for a row that reads no key."""
     out = np.exp(nats)
+    if problem.sums is not None:
+        lost = np.zeros(out.shape, np.bool_) if problem.lost is None else problem.lost
+        out[np.isneginf(problem.sums[0]) & ~lost] = 0
+        return out
     for seen in weight_rows(problem, plan):
         none = ~seen.reach.any(axis=-1)
         out[seen.tile.batch, :, seen.tile.start : seen.tile.stop][none] = 0
@@ -182,6 +195,8 @@ def effective_keys(problem: Problem, plan: Plan, nats: Array) -> Array:
 
 def sink_share(problem: Problem, plan: Plan) -> Array:
     """The sink's part of the whole, (N, H, L); 0 without a sink."""
+    if problem.sink is not None and problem.sums is not None:
+        return native_answers.sink_share(problem)
     out = np.zeros((problem.batches, problem.heads, problem.queries), problem.dtype.compute)
     if problem.sink is not None:
         for seen in weight_rows(problem, plan):
@@ -206,6 +221,35 @@ class OneQuery:
     logit: Array
     sink: Array
     output: Array
+
+
+class _OneHead:
+    """A mask's rule asked for one query head, which is head 0 here."""
+
+    def __init__(self, rule: Mask, head: int) -> None:
+        self.rule, self.head = rule, head
+
+    def tile(self, frame: Frame, n: int, heads: slice, rows: Ints, cols: Ints) -> Bools:
+        """The pairs of that head, whichever one is asked for."""
+        return self.rule.tile(frame, n, slice(self.head, self.head + 1), rows, cols)
+
+
+def of_head(problem: Problem, head: int) -> Problem:
+    """The problem of one query head alone, without copies."""
+    one, group = slice(head, head + 1), head // problem.sharing
+    rule: Any = None if problem.rule is None else _OneHead(problem.rule, head)
+    return replace(
+        problem,
+        query=problem.query[..., one, :, :],
+        key=problem.key[..., group : group + 1, :, :],
+        value=problem.value[..., group : group + 1, :, :],
+        sink=None if problem.sink is None else problem.sink[one],
+        slopes=None if problem.slopes is None else problem.slopes[one],
+        bias=None if problem.bias is None else problem.bias[..., one, :, :],
+        rule=rule,
+        lost=None if problem.lost is None else problem.lost[:, one],
+        sums=None,
+    )
 
 
 def one_query(problem: Problem, plan: Plan, row: int) -> OneQuery:

@@ -28,6 +28,7 @@ class Result:
         status: (N, H, L) status bits. wrong: rows without a right finite answer, None when there is none.
         all_allowed: whether every row has an allowed key.
         touched: key blocks touched per query head group.
+        sums: maximum and sum of the rows' states, (N, H, L) each, where they were asked for and the engine has them.
     """
 
     lse: Array
@@ -35,6 +36,7 @@ class Result:
     wrong: npt.NDArray[np.bool_] | None
     all_allowed: bool
     touched: int
+    sums: tuple[Array, Array] | None = None
 
 
 def choose(problem: Problem, engine: str | None = None, threads: int | None = None) -> Plan:
@@ -56,14 +58,20 @@ def engine_in_use(engine: str | None = None) -> str:
     return "native" if asked != "numpy" and native.available() else "numpy"
 
 
-def run(problem: Problem, plan: Plan, output: Array) -> Result:
-    """Attention of a problem into `output`, (B…, H, L, E) in storage form, heads or length first in memory."""
+def run(problem: Problem, plan: Plan, output: Array, *, sums: bool = False) -> Result:
+    """Attention of a problem into `output`, (B…, H, L, E) in storage form, heads or length first in memory.
+
+    Args:
+        sums: whether the rows' states are wanted as well, for questions about the weights.
+    """
     flat = output.reshape(problem.batches, problem.heads, problem.queries, problem.value_width)
     if plan.engine == "native":
-        lse, status, all_allowed, fault, touched = native_call.run_output(problem, plan, flat)
+        shape, dtype = flat.shape[:-1], problem.dtype.compute
+        kept = (np.empty(shape, dtype), np.empty(shape, dtype)) if sums else None
+        lse, status, all_allowed, fault, touched = native_call.run_output(problem, plan, flat, kept)
         # The kernel writes NaN into exactly the rows that have no right finite answer.
         wrong = np.isnan(lse) if fault else None
-        return Result(lse, status, wrong if wrong is not None and wrong.any() else None, all_allowed, touched)
+        return Result(lse, status, wrong if wrong is not None and wrong.any() else None, all_allowed, touched, kept)
     rows, touched = numpy_tiles.run(problem, plan)
     sink = None if problem.sink is None else problem.sink[None, :, None]
     mixed, lse = finish_rows(rows, sink)

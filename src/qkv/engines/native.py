@@ -57,7 +57,7 @@ class Call:
         bias: (B…, H, L, S) view in the query's dtype or float32; bias_dtype its float type.
         allow: bool or uint8 (B…, H, L, S) view; a 0 forbids the pair.
         origin: int32 (1 or N, L), first key of each row's own sequence; None: key 0 (F3).
-        want: "output" for output and lse, "state" for max, sum and mix.
+        want: "output" for output and lse, "state" for max, sum and mix, "both" for all of them but mix.
     """
 
     query: Array
@@ -80,7 +80,7 @@ class Call:
     bias_dtype: str = "float32"
     allow: Array | None = None
     origin: npt.NDArray[np.int32] | None = None
-    want: Literal["output", "state"] = "output"
+    want: Literal["output", "state", "both"] = "output"
 
 
 class Result(NamedTuple):
@@ -145,11 +145,13 @@ def run(call: Call, level_name: str | None = None, output: Array | None = None) 
     wide = (*shape, call.value.shape[-1])
     status = np.empty(shape, np.uint8)
     lse = top = total = mix = None
-    if call.want == "output":
+    if call.want != "state":
         output = np.empty(wide, storage) if output is None else output
         lse = np.empty(shape, compute)
-    else:
-        top, total, mix = np.empty(shape, compute), np.empty(shape, compute), np.empty(wide, compute)
+    if call.want != "output":
+        top, total = np.empty(shape, compute), np.empty(shape, compute)
+    if call.want == "state":
+        mix = np.empty(wide, compute)
     seen, shared, blocks = extension.attend(
         _index(level_name or level()),
         call.query,
@@ -180,6 +182,57 @@ def run(call: Call, level_name: str | None = None, output: Array | None = None) 
         status,
     )
     return Result(output, lse, top, total, mix, status, seen, shared, blocks)
+
+
+def answers(
+    call: Call,
+    base: Array,
+    whole: Array,
+    run: int,
+    *,
+    first_key: int = 0,
+    entropy: Array | None = None,
+    received: Array | None = None,
+    top: tuple[Array, Array] | None = None,
+    level_name: str | None = None,
+) -> None:
+    """Questions about the weights exp(score - base) / whole of a call, answered into the arrays given.
+
+    Args:
+        base, whole: (N, H, L) in the compute dtype; base finite, whole NaN for a row that has no right answer.
+        run: keys that share one pass over the rows for `received`.
+        first_key: added to the keys in `top`.
+        entropy: (N, H, L). received: (N, H, S). top: int64 keys and weights, (N, H, L, count); all contiguous.
+    """
+    keys, weights = (None, None) if top is None else top
+    _loaded().answers(
+        _index(level_name or level()),
+        call.query,
+        call.key,
+        _DTYPES[call.dtype],
+        call.scale,
+        call.softcap or 0.0,
+        call.slopes,
+        call.offset,
+        call.bias,
+        _DTYPES[call.bias_dtype],
+        call.allow,
+        call.lo,
+        call.hi,
+        call.origin,
+        call.tile_rows,
+        call.block,
+        call.split,
+        run,
+        call.threads,
+        base,
+        whole,
+        first_key,
+        entropy,
+        received,
+        keys,
+        weights,
+    )
 
 
 def recipe(call: Call, axes: int) -> Any:

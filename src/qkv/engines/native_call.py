@@ -18,7 +18,9 @@ from ..rules import KeySet
 from ..state import Rows
 from . import native
 
-Want = Literal["output", "state"]
+Want = Literal["output", "state", "both"]
+#: Maximum and sum of the rows' states, (N, H, L) each.
+Sums = tuple[Array, Array]
 
 
 class Part(NamedTuple):
@@ -30,23 +32,32 @@ class Part(NamedTuple):
     keys: slice
 
 
-def run_output(problem: Problem, plan: Plan, output: Array) -> tuple[Array, npt.NDArray[np.uint8], bool, bool, int]:
-    """Attention into `output`, (N, H, L, E): (lse, status, whether all rows are allowed, whether any met a fault, blocks)."""
+def run_output(
+    problem: Problem, plan: Plan, output: Array, sums: Sums | None = None
+) -> tuple[Array, npt.NDArray[np.uint8], bool, bool, int]:
+    """Attention into `output`, (N, H, L, E), and the states' maxima and sums into `sums`.
+
+    Returns (lse, status, whether all rows are allowed, whether any met a fault, blocks).
+    """
     shape = (problem.batches, problem.heads, problem.queries)
     lse: Array = np.empty(shape, problem.dtype.compute)
     status: npt.NDArray[np.uint8] = np.zeros(shape, np.uint8)
     any_bits, all_bits, touched = 0, 0xFF, 0
-    for batch, rows, call, _ in parts(problem, plan, "output"):
+    for batch, rows, call, _ in parts(problem, plan, "output" if sums is None else "both"):
         everything = call.query.shape[:-3] == problem.batch and call.query.shape[-2] == problem.queries
         result = native.run(call, output=output.reshape(*problem.batch, *output.shape[1:]) if everything else None)
         assert result.output is not None
         assert result.lse is not None
+        at = (batch, slice(None), rows)
         if everything:
             lse, status = result.lse.reshape(shape), result.status.reshape(shape)
         else:
-            at = (batch, slice(None), rows)
             for part, into in ((result.lse, lse), (result.status, status), (result.output, output)):
                 into[at] = part.reshape(into[at].shape)
+        if sums is not None:
+            assert result.max is not None
+            assert result.sum is not None
+            sums[0][at], sums[1][at] = result.max.reshape(sums[0][at].shape), result.sum.reshape(sums[1][at].shape)
         any_bits, all_bits, touched = (
             any_bits | result.status_any,
             all_bits & result.status_all,
