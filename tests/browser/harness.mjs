@@ -19,8 +19,20 @@ export function test(name, body) {
   tests.push({ name, body });
 }
 
-/** Starts `qkv learn` on a notebook; `link` opens it. */
-export async function serve(notebook = join(mkdtempSync(join(tmpdir(), "qkv-page-")), "notebook.db")) {
+/** A server on an empty notebook that is started while nobody waits for it: the next test's. */
+let spare;
+
+/** `qkv learn` on a notebook, an empty one if none is named; `link` opens it. */
+export async function serve(notebook) {
+  if (notebook) return start(notebook);
+  const empty = () => start(join(mkdtempSync(join(tmpdir(), "qkv-page-")), "notebook.db"));
+  const ready = spare ?? empty();
+  spare = empty();
+  spare.catch(() => undefined);
+  return ready;
+}
+
+async function start(notebook) {
   const child = spawn(settings.python, ["-m", "qkv", "learn", "--no-browser", "--port", "0", "--data", notebook, "--json"], {
     env: { ...process.env, QKV_LEARN_ASSETS: settings.page, PYTHONPATH: settings.home },
     stdio: ["ignore", "pipe", "pipe"],
@@ -63,12 +75,14 @@ export async function open(browser, options = {}) {
   });
   page.on("pageerror", (error) => troubles.push(`error in the page: ${error.message}`));
   page.on("console", (message) => {
-    // Chromium's own editing command puts a style on what replaces a selection, and the policy refuses it.
-    const known = /Applying inline style|Pyodide has suffered|The cause of the fatal error|RuntimeError|wasm:/;
+    // Chromium's own editing command puts a style on what replaces a selection, and the policy refuses it; and it logs
+    // the answer that another tab was quicker.
+    const known = /409 \(Conflict\)|Applying inline style|Pyodide has suffered|The cause of the fatal error|RuntimeError|wasm:/;
     if (message.type() === "error" && !known.test(message.text())) troubles.push(`console: ${message.text()}`);
   });
   page.troubles = troubles;
-  page.setDefaultTimeout(45_000);
+  // Long enough for a machine on which twenty others compute; nothing waits for it that does not fail.
+  page.setDefaultTimeout(120_000);
   return page;
 }
 
@@ -174,4 +188,5 @@ export async function main() {
     console.log(JSON.stringify({ name, error, seconds: (Date.now() - began) / 1000 }));
   }
   await browser.close();
+  await (await spare)?.stop();
 }

@@ -260,16 +260,17 @@ test("Pyodide reports what CPython reports", async ({ serve, open }) => {
       if (name.endsWith(".py")) sources[`${kind}/${name}`] = readFileSync(join(settingsOf.learn, kind, name), "utf8");
     }
   }
-  const { execFileSync } = await import("node:child_process");
+  const { execFile } = await import("node:child_process");
   // Messages and last digits belong to an interpreter; `essence` leaves them out of both.
-  const python = (what) =>
-    JSON.parse(
-      execFileSync(settingsOf.python, ["-c", `import json, sys\nfrom qkv.learn.grader import essence, grade\n${what}`], {
-        input: JSON.stringify(what.includes("grade(") ? sources : pyodide),
-        env: { ...process.env, PYTHONPATH: settingsOf.home },
-        maxBuffer: 1 << 28,
-      }).toString(),
-    );
+  const python = (what, given) =>
+    new Promise((resolve, reject) => {
+      const code = `import json, sys\nfrom qkv.learn.grader import essence, grade\n${what}`;
+      const options = { env: { ...process.env, PYTHONPATH: settingsOf.home }, maxBuffer: 1 << 28 };
+      const child = execFile(settingsOf.python, ["-c", code], options, (error, said) => (error ? reject(error) : resolve(JSON.parse(said))));
+      child.stdin.end(JSON.stringify(given));
+    });
+  // Both at once.
+  const grading = python("print(json.dumps({name: essence(grade(source)) for name, source in json.load(sys.stdin).items()}))", sources);
   const pyodide = await page.evaluate(async (all) => {
     const interpreter = await WebAssembly.compileStreaming(fetch("pyodide/pyodide.asm.wasm"));
     const library = await (await fetch("pyodide/python_stdlib.zip")).arrayBuffer();
@@ -286,8 +287,8 @@ test("Pyodide reports what CPython reports", async ({ serve, open }) => {
     for (const [name, source] of Object.entries(all)) reports[name] = await ask({ type: "grade", source, extra: [], skip: {} }, "done");
     return reports;
   }, sources);
-  const here = python("print(json.dumps({name: essence(report) for name, report in json.load(sys.stdin).items()}))");
-  const there = python("print(json.dumps({name: essence(grade(source)) for name, source in json.load(sys.stdin).items()}))");
+  const here = await python("print(json.dumps({name: essence(report) for name, report in json.load(sys.stdin).items()}))", pyodide);
+  const there = await grading;
   assert.equal(Object.keys(here).length, Object.keys(sources).length);
   for (const [name, report] of Object.entries(there)) {
     assert.equal(report.passed, name.startsWith("right/"), name);

@@ -12,6 +12,7 @@ import os
 import re
 import subprocess
 import sys
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import qkv
 
 HERE = Path(__file__).parent
 LEARN = HERE.parent / "learn"
+Ran = Future[dict[str, dict[str, Any]]]
 
 
 def collected() -> list[Any]:
@@ -33,8 +35,16 @@ def collected() -> list[Any]:
 
 
 @functools.cache
-def results(file: str, only: tuple[str, ...], node: str, chromium: str, page: Path) -> dict[str, dict[str, Any]]:
-    """All wanted tests of one file in one browser."""
+def running(files: tuple[tuple[str, tuple[str, ...]], ...], node: str, chromium: str, page: Path) -> dict[str, Ran]:
+    """All wanted tests of all files: two browsers at a time, since each of them mostly waits."""
+    pool = ThreadPoolExecutor(2)
+    started = {file: pool.submit(run, file, only, node, chromium, page) for file, only in files}
+    pool.shutdown(wait=False)
+    return started
+
+
+def run(file: str, only: tuple[str, ...], node: str, chromium: str, page: Path) -> dict[str, dict[str, Any]]:
+    """The wanted tests of one file in one browser."""
     settings = {
         "python": sys.executable,
         "chromium": chromium,
@@ -47,9 +57,9 @@ def results(file: str, only: tuple[str, ...], node: str, chromium: str, page: Pa
     }
     environment = {**os.environ, "QKV_BROWSER_TEST": json.dumps(settings)}
     command = [node, "--input-type=module", "-e", f"await import('./{file}'); (await import('./harness.mjs')).main();"]
-    run = subprocess.run(command, cwd=HERE, env=environment, capture_output=True, text=True, timeout=900, check=False)
-    told = [json.loads(line) for line in run.stdout.splitlines() if line.startswith('{"name"')]
-    assert run.returncode == 0, run.stdout + run.stderr
+    done = subprocess.run(command, cwd=HERE, env=environment, capture_output=True, text=True, timeout=1500, check=False)
+    told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"name"')]
+    assert done.returncode == 0, done.stdout + done.stderr
     return {result["name"]: result for result in told}
 
 
@@ -57,13 +67,11 @@ def results(file: str, only: tuple[str, ...], node: str, chromium: str, page: Pa
 @pytest.mark.parametrize(("file", "name"), collected())
 @pytest.mark.usefixtures("serving")
 def test_page(file: str, name: str, node: str, chromium: str, page: Path, request: pytest.FixtureRequest) -> None:
-    """One test of a file; the first that is asked for runs all of its file that were selected."""
-    wanted = tuple(
-        item.callspec.params["name"]
-        for item in request.session.items
-        if isinstance(item, pytest.Function)
-        and item.originalname == "test_page"
-        and item.callspec.params["file"] == file
-    )
-    result = results(file, wanted, node, chromium, page)[name]
+    """One test of a file; the first that is asked for starts all that were selected."""
+    wanted: dict[str, list[str]] = {}
+    for item in request.session.items:
+        if isinstance(item, pytest.Function) and item.originalname == "test_page":
+            wanted.setdefault(item.callspec.params["file"], []).append(item.callspec.params["name"])
+    files = tuple((one, tuple(names)) for one, names in wanted.items())
+    result = running(files, node, chromium, page)[file].result()[name]
     assert result["error"] is None, result["error"]
