@@ -61,6 +61,7 @@ def make(name: str) -> Kernel:
         dtypes=("float32", "float16", "bfloat16"),
         arrays="jax",
         layout="blhd",
+        seconds=60.0,
         arithmetic=frozenset({"stepwise"}),
     )
     return DotProduct(name, domain, str(jax.__version__))

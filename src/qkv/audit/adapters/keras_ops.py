@@ -121,6 +121,7 @@ def make(name: str) -> Kernel:
         dtypes=("float32", "float16", "bfloat16"),
         arrays=backend,
         layout="blhd",
+        seconds=60.0,
         arithmetic=frozenset({"stepwise"}),
     )
     if "layer" in name:
