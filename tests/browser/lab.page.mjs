@@ -118,6 +118,22 @@ test("typing and reloading within a second loses nothing [lost-code]", async ({ 
   await page.locator(".cm-content", { hasText: "typed just now" }).waitFor();
 });
 
+test("an attempt that cannot be saved waits until it can", async ({ serve, open }) => {
+  const server = await serve();
+  const page = await open();
+  await enter(page, server.link, "#/lab/attention");
+  await page.route("**/api/attempts", (route) => route.fulfill({ status: 507, json: { error: "the disk is full" } }));
+  await type(page, solution);
+  assert.equal(await grade(page), "Graded: passed.");
+  await page.locator(".unkept", { hasText: "Not in your notebook yet: the disk is full" }).waitFor();
+  assert.equal(await page.locator(".lab-fact.on").count(), 0);
+  await page.unroute("**/api/attempts");
+  await page.getByRole("button", { name: "Keep it now" }).click();
+  await page.locator(".lab-fact.on").waitFor();
+  assert.equal(await page.locator(".unkept").textContent(), "");
+  page.troubles.length = 0; // the browser logs the refusal
+});
+
 test("Tab does not trap, and the hint is visible [tab-trap]", async ({ serve, open }) => {
   const server = await serve();
   const page = await open();

@@ -35,6 +35,7 @@ export function labView(app: App, lesson: Lesson): View {
   const state = h("p", { class: "state work-state", role: "status" });
   const output = h("div", { class: "output-place" });
   const result = h("div", { class: "result" });
+  const unkept = h("div", { class: "unkept" });
   const facts = h("div", { class: "facts" });
   const afterwards = h("div", {});
   meter.hidden = true;
@@ -187,13 +188,22 @@ export function labView(app: App, lesson: Lesson): View {
       // On a phone, and on a low screen, the result stands where nobody looks.
       const { top } = result.getBoundingClientRect();
       if (top < 60 || top > innerHeight - 160) result.scrollIntoView();
-      await app.trying(async () => {
-        const solution = solutionShown && !(lesson.id in app.notebook.lab_passed);
-        await app.store.addAttempt({ lesson: lesson.id, code: source, report, passed: report.passed, solution_shown: solution });
-        await app.refresh();
-      });
-      showFacts();
+      const solution_shown = solutionShown && !(lesson.id in app.notebook.lab_passed);
+      await keep({ lesson: lesson.id, code: source, report, passed: report.passed, solution_shown });
     });
+
+  /** Puts an attempt into the notebook; where that fails, it can be tried again without grading again. */
+  async function keep(attempt: Parameters<typeof app.store.addAttempt>[0]): Promise<void> {
+    put(unkept);
+    try {
+      await app.store.addAttempt(attempt);
+      await app.trying(() => app.refresh());
+    } catch (error) {
+      const again = h("button", { type: "button", class: "quiet", onclick: () => void keep(attempt) }, "Keep it now");
+      put(unkept, h("p", { class: "trouble", role: "alert" }, `Not in your notebook yet: ${(error as Error).message}`), again);
+    }
+    showFacts();
+  }
 
   /** A report of what was found before a case had to be stopped; made by the grader, with a function that does nothing. */
   async function partial(
@@ -363,6 +373,7 @@ export function labView(app: App, lesson: Lesson): View {
         "div",
         { class: "lab-right" },
         h("h2", { class: "unseen" }, "Result"),
+        unkept,
         result,
         h(
           "div",
