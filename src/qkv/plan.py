@@ -22,6 +22,9 @@ from .ranges import Ints
 SEARCH_ROWS, SEARCH_KEYS = 128, 2048
 PAIRS_AT_ONCE = 1 << 22
 
+#: Multiplications below which waking a second thread takes longer than what it could do meanwhile, some ten microseconds.
+BRIEF = 1 << 18
+
 #: Keys whose received mass is added up in one pass over the rows; and the longest list of largest weights that the
 #: native engine keeps sorted for every row of a tile.
 RECEIVED_KEYS, LISTED_KEYS = 512, 64
@@ -165,6 +168,9 @@ def make_plan(problem: Problem, engine: str, level: str, threads: int) -> Plan:
         runs = _runs(problem.origin[0])
         rows = min(rows, int(runs.max()))
     tasks = problem.batches * problem.groups * int((-(-runs // rows)).sum())
+    pairs = problem.batches * problem.heads * problem.queries * problem.keys
+    if pairs * (problem.width + problem.value_width) < BRIEF:
+        threads = 1
     spread = threads > 1 and tasks < 2 * threads and problem.keys > split
     return Plan("native", level, rows, block, split, threads, spread)
 
