@@ -145,7 +145,9 @@ def test_docstring_examples_run(name, tmp_path, monkeypatch):
         if (missing.name or "qkv").startswith("qkv."):
             raise
         pytest.skip(f"{name} needs {missing.name}, which an extra brings")
-    wanted = set(re.findall(r"^\s*>>> import (\w+)", Path(str(module.__file__)).read_text(encoding="utf-8"), re.MULTILINE))
+    wanted = set(
+        re.findall(r"^\s*>>> import (\w+)", Path(str(module.__file__)).read_text(encoding="utf-8"), re.MULTILINE)
+    )
     for package in sorted(wanted):
         pytest.importorskip(package)
     result = doctest.testmod(module, optionflags=FLAGS, verbose=False)

@@ -39,6 +39,6 @@ def pooled(problem: Problem, plan: Plan, rows: int, cols: int) -> Array:
         first = np.flatnonzero(np.concatenate([[True], band[1:] != band[:-1]]))
         best = np.maximum.reduceat(best, first, axis=1)
         into = out[seen.tile.batch]
-        where = np.ix_(range(problem.heads), band[first], cell[starts])
+        where = np.ix_(np.arange(problem.heads), band[first], cell[starts])
         into[where] = np.maximum(into[where], best)
     return out
