@@ -202,6 +202,23 @@ def test_two_mistakes_are_two_causes() -> None:
     assert report.causes[:2] == ["no-scale", "mask-ignored"], report.text()
 
 
+def test_two_mistakes_with_one_symptom_are_two_causes() -> None:
+    """Both give a wrong weight; what explains one does not explain the other."""
+
+    def attend(query: Any, keys: Any, values: Any, allowed: Any) -> Any:
+        query, keys, values, allowed = plain.checked(query, keys, values, allowed)
+        if len(query) == 1 and not all(allowed):
+            weights = [may / sum(allowed) for may in allowed]
+            return weights, [plain.mixture(weights, column) for column in zip(*values, strict=True)]
+        return plain.attend([x * math.sqrt(len(query)) for x in query], keys, values, allowed)
+
+    report = grade(attend)
+    shown = {case["id"]: case["failure"]["cause"]["id"] for case in report.cases if case["failure"]}
+    assert (shown["example"], shown["many"], shown["mask-large"]) == ("no-scale", "no-scale", "mean-of-values"), (
+        report.text()
+    )
+
+
 def test_a_wrong_number_anywhere_is_seen() -> None:
     """F2: an answer that is off by a few more roundings than float64 takes is no answer."""
     for part in (0, 1):
