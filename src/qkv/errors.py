@@ -32,7 +32,6 @@ __all__ = [
     "ScoreOverflowError",
     "ShapeError",
     "UnsupportedError",
-    "shown",
 ]
 
 
