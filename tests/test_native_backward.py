@@ -58,7 +58,7 @@ def test_wrong_arrays_are_refused(name):
     if name in ("dquery", "dkey", "dvalue", "dbias", "delta"):
         locked = right.copy()
         locked.flags.writeable = False
-        with pytest.raises((ValueError, BufferError), match="not writable|read-only"):
+        with pytest.raises((ValueError, BufferError), match=r"not writable|read-only"):
             native.backward(call, **{**arrays, name: locked})
 
 
