@@ -142,6 +142,7 @@ def _compute(
         "ignores scale": D**-0.5,
         "scale or default": scale or D**-0.5,
         "absolute scale": abs(factor),
+        "equal weights": 0.0,
         "scale twice": factor**2,
         "scale on top": factor if scale is None else scale * D**-0.5,
     }.get(fault, factor)

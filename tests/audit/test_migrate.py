@@ -83,10 +83,11 @@ def test_migrate_at_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_verdicts_are_found_by_clause(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """C2: what a learner's input does elsewhere, without what cannot be said."""
     table = verdicts([A, B])
-    assert table["C2"]["C2-mask"]["libraries"]["b"] == {"verdict": "differs", "does": "a row without keys is NaN"}
-    assert set(table["C4"]["C4-sink"]["libraries"]) == {"b"}
+    assert table["C2-mask"]["does"] == {"as the contract says": ["a"], "a row without keys is NaN": ["b"]}
+    assert table["C4-sink"]["does"] == {"as the contract says": ["b"]}
+    assert table["C4-sink"]["clauses"] == ["C4"]
     out = tmp_path / "verdicts.json"
     assert main(["audit", "qkv-numpy", "--case", "B6-long", "--in-process", "--verdicts", str(out)]) == 0
     capsys.readouterr()
     told = json.loads(out.read_text(encoding="utf-8"))
-    assert told["clauses"]["B6"]["B6-long"]["libraries"]["qkv-numpy"]["does"] == "refused, with an error"
+    assert told["cases"]["B6-long"]["does"] == {"refused, with an error": ["qkv-numpy"]}

@@ -30,6 +30,7 @@ FAULTS = [
     ("ignores scale", "B1", "B1-given", "differs: the scale is ignored, 1/sqrt(D) taken"),
     ("scale or default", "B1", "B1-zero", "differs: the scale is ignored, 1/sqrt(D) taken"),
     ("absolute scale", "B1", "B1-negative", "wrong: the scale loses its sign"),
+    ("equal weights", "C1", "A1-values", "wrong: query and key are ignored, every key weighs the same"),
     ("scale twice", "B1", "B1-given", "wrong: the scale is applied twice"),
     ("scale on top", "B1", "B1-given", "differs: the scale multiplies 1/sqrt(D)"),
     ("ignores softcap", "B2", "B2-softcap", "wrong: the softcap is ignored"),

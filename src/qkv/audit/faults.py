@@ -232,6 +232,9 @@ def faults() -> Iterator[Reading]:
     yield _fault(
         "the scale loses its sign", lambda c: c.but(scale=abs(c.scale)) if c.scale is not None and c.scale < 0 else None
     )
+    yield _fault(
+        "query and key are ignored, every key weighs the same", lambda c: c.but(scale=0.0) if c.scale != 0 else None
+    )
     yield _fault("every query head reads key head 0", _first_head)
     yield Reading(INTERLEAVED.name, INTERLEAVED.change, fault=True)
     yield _fault("the weights are not divided by their sum", finish=_unnormalised)

@@ -113,13 +113,12 @@ def counts(reports: Sequence[Report]) -> list[list[int]]:
 
 
 def verdicts(reports: Iterable[Report]) -> dict[str, Any]:
-    """A small table for others to show: clause -> case -> what each library does with that kind of input."""
+    """A small table for others to show: case -> its title and clauses, and what is done -> the libraries that do it."""
     out: dict[str, Any] = {}
     for report in reports:
         for row in report.rows:
             if row.verdict == CANNOT or row.profile == "generated":
                 continue
-            for clause in row.clauses:
-                case = out.setdefault(clause, {}).setdefault(row.case, {"title": row.title, "libraries": {}})
-                case["libraries"][report.name] = {"verdict": row.verdict, "does": _said(row)}
-    return dict(sorted(out.items()))
+            case = out.setdefault(row.case, {"title": row.title, "clauses": list(row.clauses), "does": {}})
+            case["does"].setdefault(_said(row), []).append(report.name)
+    return out

@@ -75,10 +75,10 @@ def write_verdicts(name: str, reports: list[Report], made: Any) -> None:
     record = {
         "made": str(made),
         "versions": {r.name: r.version for r in reports if r.rows},
-        "clauses": verdicts([r for r in reports if r.rows]),
+        "cases": verdicts([r for r in reports if r.rows]),
     }
     try:
-        text = json.dumps(record, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+        text = json.dumps(record, ensure_ascii=False, indent=0, separators=(",", ":"))
         Path(name).write_text(text + "\n", encoding="utf-8", newline="\n")
     except OSError as problem:
         raise FileError(f"{name} cannot be written: {problem.strerror}") from None
