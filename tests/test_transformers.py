@@ -190,7 +190,7 @@ def test_a_cache_of_windows_forgets():
     for at in (1, 2, 3):
         step(model, cache, at)
     assert cache.is_sliding == [True, True]
-    assert not cache.is_croppable
+    assert not cache.layers[0].is_croppable
     assert cache.layers[0].held.first == 12 - 4
     assert cache.get_mask_sizes(1, 0) == (4, 9)
     assert "PagedLayer(<Cache float32 (2, 2) × 12 keys" in repr(cache)
@@ -275,8 +275,17 @@ def test_mask_functions_of_users_are_honoured(monkeypatch):
     assert described.rules_of(masks[1]) is None
 
 
-def test_every_name_still_means_what_it_meant():
-    assert translate.names_hold()
+def test_the_names_still_mean_what_they_meant():
+    assert translate.names_that_hold() >= {
+        "causal_mask_function",
+        "bidirectional_mask_function",
+        "and_masks",
+        "sliding_window_overlay",
+        "sliding_window_bidirectional_overlay",
+        "chunked_overlay",
+        "packed_sequence_mask_function",
+        "remap_positions_for_packed_sequence",
+    }
 
 
 def test_a_name_that_means_something_else_is_seen(monkeypatch):
@@ -291,15 +300,16 @@ def test_a_name_that_means_something_else_is_seen(monkeypatch):
         return inner_mask
 
     monkeypatch.setattr(masking, "sliding_window_overlay", wider)
-    translate.names_hold.cache_clear()
+    translate.names_that_hold.cache_clear()
     try:
-        assert not translate.names_hold()
-        # and then nothing is taken by its name: the mask is written out, as the function says
+        assert "sliding_window_overlay" not in translate.names_that_hold()
+        assert "causal_mask_function" in translate.names_that_hold()
+        # and then it is not taken by its name: the mask is written out, as the function says
         mask = qkv.transformers.make_mask(1, 4, 4, mask_function=masking.sliding_window_causal_mask_function(2))
         assert described.rules_of(mask) is None
         assert mask[0, 0].int().tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 1]]
     finally:
-        translate.names_hold.cache_clear()
+        translate.names_that_hold.cache_clear()
 
 
 @pytest.mark.parametrize("function", ["causal", "window", "chunks", "both sides", "blocks"])
@@ -314,6 +324,8 @@ def test_rules_are_what_transformers_writes_out(function):
             masking.causal_mask_function, masking.blockwise_overlay(torch.tensor([[-1, 0, 0, 1, 1, 1, -1, -1, 2]] * 2))
         ),
     }[function]
+    if function == "blocks" and "blockwise_overlay" not in translate.names_that_hold():
+        pytest.skip("this release means something else by blocks, and its masks are written out")
     for rows, size, query, key in ((9, 9, 0, 0), (1, 7, 6, 0), (3, 6, 5, 2), (4, 9, 0, 0)):
         given = {"batch_size": 2, "q_length": rows, "kv_length": size, "q_offset": query, "kv_offset": key}
         given |= {"mask_function": make, "attention_mask": left_padded()[:, : query + rows].bool()}
@@ -436,6 +448,11 @@ def test_g1_a_model_with_a_position_bias_is_refused():
     )
     model = hf.T5ForConditionalGeneration(config).eval()
     model.set_attn_implementation("qkv")
+    if (
+        "position_bias"
+        not in inspect.getsource(sys.modules[type(model).__module__]).partition("attention_interface(")[2]
+    ):
+        pytest.skip("this release has T5 attend by itself")
     ids = torch.ones(1, 3, dtype=torch.long)
     with pytest.raises(UnsupportedError, match="does not take position_bias, a learned bias added to the scores"):
         run(model, input_ids=ids, decoder_input_ids=ids)
@@ -478,7 +495,9 @@ def test_weights_that_are_asked_for_are_given(name):
 def test_transformers_that_is_too_old_is_refused(monkeypatch):
     monkeypatch.setattr(qkv.transformers.library, "_FOUND", [])
     monkeypatch.setattr(sys.modules["transformers"], "__version__", "4.40.1")
-    with pytest.raises(UnsupportedError, match=r"needs transformers 5.0 or newer, but 4.40.1 is installed; upgrade it"):
+    with pytest.raises(
+        UnsupportedError, match=r"needs transformers 5.16 or newer, but 4.40.1 is installed; upgrade it"
+    ):
         qkv.transformers.enable()
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(UnsupportedError, match=r"but transformers is not installed; write pip install qkv\[models\]"):
@@ -518,3 +537,41 @@ def test_a_model_compiles():
     whole = run(model, **given, use_cache=False)
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     assert torch.equal(run(compiled, **given, use_cache=False), whole)
+
+
+# Real models. ------------------------------------------------------------------------------------------------------
+
+
+def real(name: str):
+    from qkv import models
+
+    try:
+        return models.load(name, attention="qkv")
+    except qkv.QkvError as missing:
+        pytest.skip(str(missing))
+
+
+def test_f2_a_trained_model_reads_a_text():
+    """glassllm: the logits of its last token, some of the vocabulary."""
+    model = real("glassllm")
+    words = model.encode("Alice was beginning to get very tired of sitting by her sister on the bank")
+    last = [(0, words["input_ids"].shape[1] - 1)]
+    expected = right(model.module, last, columns=12, **words)
+    expected.holds(run(model.module, **words)[:, -1, :12])
+
+
+PROMPTS = ("The capital of France is", "One, two, three, four, five, six, seven,")
+
+
+@pytest.mark.long
+def test_smollm2_answers_alone_padded_and_from_pages():
+    model = real("smollm2")
+    alone = run(model.module, **model.encode(PROMPTS[0]))[0, -1].argmax()
+    assert model.decode([alone]) == " Paris"
+    model.tokenizer.padding_side = "left"
+    both = model.encode(*PROMPTS)
+    assert not both["attention_mask"][0, 0]
+    for cache in ({}, with_cache(model.module, qkv.transformers.paged_cache(model.module.config))):
+        said = model.module.generate(**both, max_new_tokens=3, do_sample=False, **cache)[:, -3:]
+        assert model.decode(said[0]).startswith(" Paris")
+        assert model.decode(said[1]).startswith(" eight")

@@ -145,22 +145,22 @@ class Right(NamedTuple):
         assert (off <= limit).all(), f"off by {off.max():.3g}, {(off / limit).max():.3g} of the bound"
 
 
-def right(model: Any, rows: list[tuple[int, int]] | None = None, **given: Any) -> Right:
-    """What logits of some (sequence, position) must be, all of a model that gives one row a sequence."""
+def right(model: Any, rows: list[tuple[int, int]] | None = None, columns: int | None = None, **given: Any) -> Right:
+    """What logits of some (sequence, position) must be, all of a model that gives one row a sequence; the first `columns`."""
     twin = copy.deepcopy(model)
     twin.set_attn_implementation("eager")
     mask = given.get("attention_mask")
     added = mask is not None and mask.dtype == torch.bool and mask.ndim == 4  # the eager twin adds what it is given
     floats = {"attention_mask": torch.zeros(mask.shape).masked_fill(~mask, _LOW)} if added else {}
     with torch.no_grad():
-        eager = _rows(twin(**{**given, **floats}).logits, rows)
-    wide = copy.deepcopy(model).double()
+        eager = _rows(twin(**{**given, **floats}).logits, rows)[..., :columns]
+    wide = copy.deepcopy(model).double().requires_grad_()
     wide.set_attn_implementation(_DEFINITION)
     seen: list[tuple[Any, np.ndarray]] = []
     _RUN.append(seen)
     try:
         doubled = {k: v.double() if torch.is_tensor(v) and v.is_floating_point() else v for k, v in given.items()}
-        logits = _rows(wide(**doubled).logits, rows)
+        logits = _rows(wide(**doubled).logits, rows)[..., :columns]
     finally:
         _RUN.pop()
     outputs = [output for output, _ in seen]

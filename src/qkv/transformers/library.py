@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from ..errors import UnsupportedError
 
-#: The oldest releases that the tests have passed with.
-OLDEST = (5, 0)
+#: The oldest release that the tests have passed with.
+OLDEST = (5, 16)
 
 
 class Library(NamedTuple):

@@ -3,8 +3,8 @@
 transformers describes a mask as a function of four indices, built from a few named parts: causal, a window on one side
 or both, chunks, blocks, packed sequences, their intersections and unions. A part is known by the name of the function
 that made it, and its numbers by what it closes over. What is not known is not guessed: the answer is then None, and
-the caller evaluates the function pair by pair. That the names still mean what they meant is looked up once, on a small
-grid (`names_hold`).
+the caller evaluates the function pair by pair. Which names still mean what they meant is looked up once, on a small
+grid (`names_that_hold`).
 
 Indices in these functions are absolute: query i of the call is `q_offset + i`, key j is `kv_offset + j`.
 """
@@ -62,9 +62,9 @@ class Place:
 
 def expression(function: Callable[..., Any], place: Place) -> tuple[bool, Mask | None]:
     """(whether the function is known, its rules; None allows every pair)."""
-    if not names_hold():
-        return False, None
     try:
+        if not _makers(function) <= names_that_hold():
+            return False, None
         return True, _read(function, place, packed=False)
     except _UnknownError:
         return False, None
@@ -175,37 +175,49 @@ def _chunks(size: Any, padding: Any, place: Place) -> Mask:
     )
 
 
-@lru_cache(maxsize=1)
-def names_hold() -> bool:
-    """Whether this release's mask functions mean what their names meant: each on a grid of pairs, against our rules.
+def _makers(function: Callable[..., Any]) -> set[str]:
+    """The names of all parts."""
+    maker, held = _made_by(function)
+    inner = held.get("mask_functions", ()) if "mask_functions" in held else (held.get("mask_function"),)
+    return {maker}.union(*(_makers(f) for f in inner if f is not None))
 
-    A release in which one of them differs gets every mask evaluated pair by pair: slower, and right.
+
+@lru_cache(maxsize=1)
+def names_that_hold() -> frozenset[str]:
+    """The names whose functions mean in this release what they meant: each on a grid of pairs, against our rules.
+
+    A mask with another part is evaluated pair by pair: slower, and right.
     """
     lib = library()
     make, torch = lib.masking, lib.torch
     ids = torch.tensor([[0, 0, 0, 1, 1, 1, -1, -1, 2], [0, 1, 1, 1, 1, -1, 2, 2, 2]])
     packs, positions = torch.tensor([[0, 0, 0, 1, 1, 2]]), torch.tensor([[0, 1, 2, 0, 1, 0]])
     decoding, whole = Place(2, 4, 7, 5, 2), Place(1, 6, 6, 0, 0)
-    try:
-        samples = [
-            (make.causal_mask_function, decoding),
-            (make.bidirectional_mask_function, decoding),
-            (make.sliding_window_causal_mask_function(3), decoding),
-            (make.sliding_window_bidirectional_mask_function(2), decoding),
-            (make.chunked_causal_mask_function(3, torch.tensor([0, 2])), decoding),
-            (make.or_masks(make.causal_mask_function, make.blockwise_overlay(ids)), decoding),
-            (make.and_masks(make.causal_mask_function, make.packed_sequence_mask_function(packs)), whole),
-            (
-                make.and_masks(
-                    make.remap_positions_for_packed_sequence(make.sliding_window_causal_mask_function(2), positions),
-                    make.packed_sequence_mask_function(packs),
-                ),
-                whole,
+    samples: list[tuple[Callable[[], Any], Place]] = [
+        (lambda: make.causal_mask_function, decoding),
+        (lambda: make.bidirectional_mask_function, decoding),
+        (lambda: make.sliding_window_causal_mask_function(3), decoding),
+        (lambda: make.sliding_window_bidirectional_mask_function(2), decoding),
+        (lambda: make.chunked_causal_mask_function(3, torch.tensor([0, 2])), decoding),
+        (lambda: make.or_masks(make.causal_mask_function, make.blockwise_overlay(ids)), decoding),
+        (lambda: make.and_masks(make.causal_mask_function, make.packed_sequence_mask_function(packs)), whole),
+        (
+            lambda: make.and_masks(
+                make.remap_positions_for_packed_sequence(make.sliding_window_causal_mask_function(2), positions),
+                make.packed_sequence_mask_function(packs),
             ),
-        ]
-        return all(_agrees(sample, place) for sample, place in samples)
-    except (AttributeError, KeyError, TypeError, _UnknownError):
-        return False
+            whole,
+        ),
+    ]
+    held: set[str] = set()
+    for sample, place in samples:
+        try:
+            function = sample()
+            if _agrees(function, place):
+                held |= _makers(function)
+        except (AttributeError, KeyError, TypeError, _UnknownError):
+            continue
+    return frozenset(held)
 
 
 def _agrees(function: Callable[..., Any], place: Place) -> bool:
