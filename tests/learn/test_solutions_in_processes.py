@@ -214,6 +214,22 @@ def test_a_busy_machine_is_not_the_program_s_fault() -> None:
     assert (kinds[0], kinds[-1]) == ("returned", "spent")
 
 
+def test_a_program_that_gets_no_processor_does_not_hang() -> None:
+    """What it waited for one is not its own time, where the system tells; asleep it has its time and lets it pass."""
+
+    class Starved(Child):
+        def _waited(self) -> float:
+            return time.monotonic() * 0.95
+
+    source = "import time\ndef attend(*_):\n    time.sleep(0.6)\n    return 1\n"
+    problem = ([1.0], [[1.0]], [[1.0]], [True])
+    limits = Limits(seconds=0.2, total=0.4)
+    with Starved(source, limits=limits) as child:
+        assert [child.call(problem)["kind"] for _ in range(3)] == ["returned"] * 3
+    with Child(source, limits=limits) as child:
+        assert child.call(problem) == {"kind": "hang", "seconds": 0.2}
+
+
 def test_after_a_hang_the_rest_is_graded() -> None:
     """A loop in one case costs that case."""
     source = RIGHT.read_text(encoding="utf-8")

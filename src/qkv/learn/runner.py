@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import queue
+import select
 import signal
 import subprocess
 import sys
@@ -168,19 +169,19 @@ class Child:
         patience = self.limits.seconds * max(0.1, 0.5**self._hangs)
         if self._asked % _ECHO_EVERY == 0:
             self._listen_to_an_echo(patience)
-        start = time.monotonic()
+        start, waited = time.monotonic(), self._waited()
         self._asked += 1
         try:
             self._requests.put(json.dumps(request | {"id": self._asked}).encode() + b"\n")
             line = self._reply(min(patience, left))
         except queue.Empty:
+            self._charge(start, waited)
             self.close()
             if left < patience:
                 return self._spent_all()
             self._hangs += 1
             return {"kind": "hang", "seconds": round(patience, 2)}
-        finally:
-            self._spent += max(0.0, time.monotonic() - start - self._free)
+        self._charge(start, waited)
         outcome = _outcome(line, self._asked, wanted)
         if outcome is None:
             return self._died(line)
@@ -189,12 +190,44 @@ class Child:
             self._printed = printed
         return outcome
 
-    def _reply(self, timeout: float) -> bytes | None:
-        """The next line that is no echo, or None at the end."""
-        end = time.monotonic() + timeout
-        while (line := self._replies.get(timeout=max(0.0, end - time.monotonic()))) == _ECHO:
-            pass
-        return line
+    def _charge(self, start: float, waited: float) -> None:
+        """Take what a call took from what is left, but for the way there and back and for waiting."""
+        self._spent += max(0.0, time.monotonic() - start - self._free - max(0.0, self._waited() - waited))
+
+    def _reply(self, patience: float) -> bytes | None:
+        """The next line that is no echo, or None at the end.
+
+        Raises:
+            queue.Empty: the process has had so many seconds, or slept through them. That it waited for a processor,
+                and that its answer waits to be read here, does not count; but nothing takes ten times as long.
+        """
+        start, waited = time.monotonic(), self._waited()
+        while True:
+            took = time.monotonic() - start
+            left = patience - took + self._waited() - waited
+            if took > 10 * patience or (left <= 0 and not self._has_answered()):
+                raise queue.Empty
+            with contextlib.suppress(queue.Empty):
+                line = self._replies.get(timeout=max(left, 0.01))
+                if line != _ECHO:
+                    return line
+
+    def _waited(self) -> float:
+        """Seconds that the process has waited for a processor so far, where the system says so."""
+        if self._process is None:
+            return 0.0
+        try:
+            return int(Path(f"/proc/{self._process.pid}/schedstat").read_bytes().split()[1]) / 1e9
+        except (OSError, ValueError, IndexError):
+            return 0.0
+
+    def _has_answered(self) -> bool:
+        """Whether there is something to read that a thread of this process has not read yet."""
+        stream = self._process.stdout if self._process else None
+        try:
+            return stream is not None and bool(select.select([stream], [], [], 0)[0])
+        except (OSError, ValueError):
+            return False
 
     def _listen_to_an_echo(self, patience: float) -> None:
         """Find out how long the way there and back takes just now."""
