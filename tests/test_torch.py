@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import importlib.util
 import shutil
 import sys
@@ -427,6 +428,13 @@ def test_the_bridge_is_loaded_when_asked_for():
     with pytest.raises(AttributeError, match="no attribute 'flax'"):
         qkv.flax  # noqa: B018
     assert qkv.torch.attend is sys.modules["qkv.torch"].attend
+
+
+def test_without_torch_the_bridge_says_what_it_needs(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "qkv.torch", raising=False)
+    with pytest.raises(ModuleNotFoundError, match=r"qkv\.torch needs torch, .*; write pip install 'qkv\[torch\]'"):
+        importlib.import_module("qkv.torch")
 
 
 # The layer.
