@@ -500,7 +500,7 @@ def test_transformers_that_is_too_old_is_refused(monkeypatch):
     ):
         qkv.transformers.enable()
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(UnsupportedError, match=r"but transformers is not installed; write pip install qkv\[models\]"):
+    with pytest.raises(UnsupportedError, match=r"but transformers is not installed; write pip install .\.\[models\]"):
         qkv.transformers.enable()
 
 

@@ -10,8 +10,10 @@ try:
 except ModuleNotFoundError as missing:
     if missing.name != "torch":
         raise
+    from qkv.files.extras import how_to_install
+
     raise ModuleNotFoundError(
-        "qkv.torch needs torch, which is not installed; write pip install 'qkv[torch]'", name="torch"
+        f"qkv.torch needs torch, which is not installed; {how_to_install('torch')}", name="torch"
     ) from None
 
 from .functional import attend

@@ -6,6 +6,7 @@ import importlib
 from typing import Any, NamedTuple
 
 from ..errors import UnsupportedError
+from ..files.extras import how_to_install
 
 #: The oldest release that the tests have passed with.
 OLDEST = (5, 16)
@@ -41,7 +42,7 @@ def _load() -> Library:
         transformers, torch = importlib.import_module("transformers"), importlib.import_module("torch")
     except ImportError as error:
         raise UnsupportedError(
-            f"qkv.transformers needs torch and transformers, but {error.name} is not installed; write pip install qkv[models]"
+            f"qkv.transformers needs torch and transformers, but {error.name} is not installed; {how_to_install('models')}"
         ) from None
     release = tuple(int(part) for part in transformers.__version__.split(".")[:2])
     if release < OLDEST:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from qkv.errors import UnsupportedError
+from qkv.files.extras import how_to_install
 
 __all__ = ["to_png"]
 
@@ -17,6 +18,6 @@ def to_png(svg: str, *, scale: float = 2.0) -> bytes:
         import resvg_py
     except ImportError:
         raise UnsupportedError(
-            'a PNG is drawn by the package resvg-py, which is not installed; pip install "qkv[plot]", or write an .svg'
+            f"a PNG is drawn by the package resvg-py, which is not installed; {how_to_install('plot')}, or write an .svg"
         ) from None
     return bytes(resvg_py.svg_to_bytes(svg_string=svg, zoom=scale, skip_system_fonts=False))
