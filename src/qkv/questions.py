@@ -131,7 +131,7 @@ def chosen_weights(problem: Problem, plan: Plan, rows: Ints, heads: Ints, keys: 
 def top(problem: Problem, plan: Plan, count: int) -> tuple[Ints, Array]:
     """Keys and weights of the `count` largest weights a row, (N, H, L, count); padded with -1 and 0 (C2, C6)."""
     if native_answers.ready(problem, plan) and count <= LISTED_KEYS:
-        return native_answers.top(problem, plan, count)
+        return native_answers.top(problem, plan, *_shares(problem, problem.sink), count)
     shape = (problem.batches, problem.heads, problem.queries, count)
     index, weight = np.full(shape, -1, np.int64), np.zeros(shape, problem.dtype.compute)
     for seen in weight_rows(problem, plan):
@@ -157,7 +157,7 @@ def top(problem: Problem, plan: Plan, count: int) -> tuple[Ints, Array]:
 def received(problem: Problem, plan: Plan) -> Array:
     """Sum of each key's weight over all rows, (N, H, S); added in row order, so the same bits twice (F4)."""
     if native_answers.ready(problem, plan):
-        return native_answers.received(problem, plan)
+        return native_answers.received(problem, plan, *_shares(problem, problem.sink))
     out = np.zeros((problem.batches, problem.heads, problem.keys), np.float64)
     for seen in weight_rows(problem, plan):
         # A row without an answer spoils the keys it may read and no others (D1).
@@ -168,7 +168,7 @@ def received(problem: Problem, plan: Plan) -> Array:
 def entropy(problem: Problem, plan: Plan) -> Array:
     """Entropy in nats of the weights renormalised over the allowed keys, (N, H, L); 0 for a row without keys."""
     if native_answers.ready(problem, plan):
-        return native_answers.entropy(problem, plan)
+        return native_answers.entropy(problem, plan, *_shares(problem, None))
     out = np.zeros((problem.batches, problem.heads, problem.queries), problem.dtype.compute)
     for seen in weight_rows(problem, plan):
         with np.errstate(all="ignore"):
@@ -196,7 +196,10 @@ def effective_keys(problem: Problem, plan: Plan, nats: Array) -> Array:
 def sink_share(problem: Problem, plan: Plan) -> Array:
     """The sink's part of the whole, (N, H, L); 0 without a sink."""
     if problem.sink is not None and problem.sums is not None:
-        return native_answers.sink_share(problem)
+        base, whole = _shares(problem, problem.sink)
+        with np.errstate(all="ignore"):
+            part: Array = np.exp(_logit(problem, problem.sink) - base) / whole
+        return part
     out = np.zeros((problem.batches, problem.heads, problem.queries), problem.dtype.compute)
     if problem.sink is not None:
         for seen in weight_rows(problem, plan):
@@ -204,6 +207,28 @@ def sink_share(problem: Problem, plan: Plan) -> Array:
             share = seen.sink / np.where(whole == 0, 1, whole)
             out[seen.tile.batch, :, seen.tile.start : seen.tile.stop] = np.where(seen.wrong, np.nan, share)
     return out
+
+
+def _logit(problem: Problem, sink: Array) -> Array:
+    """(H, 1) in the compute type, a sink beyond it as its largest number."""
+    limit = float(np.finfo(problem.dtype.compute).max)
+    out: Array = np.clip(sink, -limit, limit).astype(problem.dtype.compute)[:, None]
+    return out
+
+
+def _shares(problem: Problem, sink: Array | None) -> tuple[Array, Array]:
+    """(base, whole), (N, H, L) each, from the rows' states: a weight is exp(score - base) / whole, NaN for a lost row."""
+    assert problem.sums is not None
+    highest, whole = problem.sums
+    with np.errstate(all="ignore"):
+        base = highest if sink is None else np.maximum(highest, _logit(problem, sink))
+        base = np.where(np.isfinite(base), base, highest.dtype.type(0))
+        if sink is not None:
+            whole = whole * np.exp(highest - base) + np.exp(_logit(problem, sink) - base)
+    whole = np.where(whole == 0, whole.dtype.type(1), whole)
+    if problem.lost is not None:
+        whole[problem.lost] = np.nan
+    return base, whole
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,8 @@
-"""Questions about the weights in the native engine: one more pass over queries and keys, from the states of the rows."""
+"""Questions about the weights in the native engine: one more pass over queries and keys.
+
+A weight is exp(score - base) / whole, with base and whole (N, H, L) from the states of the rows; base is finite, and whole
+NaN where a row has no right answer.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +25,8 @@ def ready(problem: Problem, plan: Plan) -> bool:
     return plan.engine == "native" and problem.sums is not None
 
 
-def entropy(problem: Problem, plan: Plan) -> Array:
+def entropy(problem: Problem, plan: Plan, base: Array, whole: Array) -> Array:
     """(N, H, L) in nats, of the weights renormalised over the keys."""
-    base, whole = _shares(problem, with_sink=False)
     out = np.zeros(base.shape, base.dtype)
     for batch, rows, call, _ in parts(problem, plan, "output"):
         at = (batch, slice(None), rows)
@@ -33,9 +36,8 @@ def entropy(problem: Problem, plan: Plan) -> Array:
     return out
 
 
-def received(problem: Problem, plan: Plan) -> Array:
+def received(problem: Problem, plan: Plan, base: Array, whole: Array) -> Array:
     """(N, H, S): what each key receives from all rows."""
-    base, whole = _shares(problem, with_sink=True)
     out = np.zeros((*base.shape[:-1], problem.keys), base.dtype)
     for batch, rows, call, keys in parts(problem, plan, "output"):
         at = (batch, slice(None), rows)
@@ -45,9 +47,8 @@ def received(problem: Problem, plan: Plan) -> Array:
     return out
 
 
-def top(problem: Problem, plan: Plan, count: int) -> tuple[Ints, Array]:
+def top(problem: Problem, plan: Plan, base: Array, whole: Array, count: int) -> tuple[Ints, Array]:
     """Keys and weights of the `count` largest weights a row, (N, H, L, count); padded with -1 and 0."""
-    base, whole = _shares(problem, with_sink=True)
     index = np.full((*base.shape, count), -1, np.int64)
     weight = np.zeros(index.shape, base.dtype)
     for batch, rows, call, keys in parts(problem, plan, "output"):
@@ -58,40 +59,6 @@ def top(problem: Problem, plan: Plan, count: int) -> tuple[Ints, Array]:
     if problem.lost is not None:
         weight[problem.lost] = np.nan
     return index, weight
-
-
-def sink_share(problem: Problem) -> Array:
-    """The sink's part of the whole, (N, H, L)."""
-    base, whole = _shares(problem, with_sink=True)
-    with np.errstate(all="ignore"):
-        out: Array = np.exp(_sink(problem) - base) / whole
-    return out
-
-
-def _sink(problem: Problem) -> Array:
-    """(H, 1) in the compute type, a sink beyond it as its largest number."""
-    assert problem.sink is not None
-    limit = float(np.finfo(problem.dtype.compute).max)
-    out: Array = np.clip(problem.sink, -limit, limit).astype(problem.dtype.compute)[:, None]
-    return out
-
-
-def _shares(problem: Problem, *, with_sink: bool) -> tuple[Array, Array]:
-    """(base, whole), (N, H, L) each: a weight is exp(score - base) / whole. Whole is NaN where a row has no answer."""
-    assert problem.sums is not None
-    highest, total = problem.sums
-    with np.errstate(all="ignore"):
-        base = highest
-        if with_sink and problem.sink is not None:
-            base = np.maximum(highest, _sink(problem))
-        base = np.where(np.isfinite(base), base, 0).astype(highest.dtype)
-        whole = total
-        if with_sink and problem.sink is not None:
-            whole = total * np.exp(highest - base) + np.exp(_sink(problem) - base)
-        whole = np.where(whole == 0, 1, whole).astype(highest.dtype)
-    if problem.lost is not None:
-        whole[problem.lost] = np.nan
-    return base, whole
 
 
 def _flat(array: Array) -> Any:
