@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -44,7 +45,33 @@ def test_an_interrupt_keeps_what_is_known(monkeypatch: pytest.MonkeyPatch) -> No
         )
     assert known
     assert not all(r.finished for r in reports)
+    assert not any(r.absent for r in reports)
     assert {row.verdict for r in reports for row in r.rows} <= {"keeps", "not promised", "cannot express"}
+
+
+def test_a_kernel_that_was_starting_is_not_called_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C kills its child while it loads; that says nothing about its library."""
+
+    def killed(target: Any, *arguments: Any, into: Report, **options: Any) -> Report:
+        pressed.set()
+        stopped.wait(5)
+        into.absent = "killed by SIGKILL"
+        return into
+
+    class Interrupted(module.threading.Thread):  # type: ignore[name-defined,misc]
+        def join(self, timeout: float | None = None) -> None:
+            super().join(timeout)
+            if pressed.is_set() and not stopped.is_set():
+                raise KeyboardInterrupt
+
+    pressed, stopped = threading.Event(), threading.Event()
+    monkeypatch.setattr(module.threading, "Thread", Interrupted)
+    monkeypatch.setattr(module, "audit", killed)
+    monkeypatch.setattr(module, "end_all", stopped.set)
+    reports: list[Report] = []
+    with pytest.raises(KeyboardInterrupt):
+        audit_together([target_of("qkv-numpy")] * 2, CHOICE, into=reports, workers=2)
+    assert [r.absent for r in reports] == ["", ""]
 
 
 def test_a_fault_of_the_audit_loses_one_kernel_alone(monkeypatch: pytest.MonkeyPatch) -> None:

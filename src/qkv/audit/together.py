@@ -59,6 +59,9 @@ def audit_together(
             target, report = pair
             try:
                 audit(target, choice, told=tell, into=report)
+                if stop.is_set() and not report.finished:
+                    # Its child was killed while it started; nothing is known of it.
+                    report.absent = ""
             except _StopError:
                 return
             except Exception as problem:
