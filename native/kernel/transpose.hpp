@@ -28,7 +28,7 @@ template <class T, class Source> QKV_INLINE void transpose(const char *const *ro
         if constexpr (Source::size == 4) {
           x[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps((const float *)low)), _mm_loadu_ps((const float *)high), 1);
         } else {
-          const __m128i both = _mm_castpd_si128(_mm_loadh_pd(_mm_load_sd((const double *)low), (const double *)high));
+          const __m128i both = _mm_unpacklo_epi64(_mm_loadl_epi64((const __m128i *)low), _mm_loadl_epi64((const __m128i *)high));
           if constexpr (Source::dtype == QKV_F16)
             x[i] = _mm256_cvtph_ps(both);
           else
