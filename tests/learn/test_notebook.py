@@ -14,7 +14,8 @@ from qkv.learn import notebook_file
 from qkv.learn.notebook import Conflict, Notebook
 from qkv.learn.notebook_document import to_markdown
 
-REPORT = {"cases": [{"name": "causal", "numbers": [1.5, -2]}], "said": "half a pair: \ud800"}
+CASE = {"title": "causal", "status": "failed", "failure": {"numbers": [1.5, -2]}}
+REPORT = {"counts": {"passed": 0, "cases": 1}, "cases": [CASE], "said": "half a pair: \ud800"}
 
 
 @pytest.fixture
@@ -33,6 +34,10 @@ def fill(book: Notebook) -> None:
     book.add_attempt("attention", "x = 1", report=REPORT, passed=False, solution_shown=False)
     book.add_attempt("attention", "x = 2", report=None, passed=True, solution_shown=True)
     book.add_case("attention", "json", '{"query": []}', note="empty", verdict={"sentence": "refused: A3", "n": 1})
+
+
+def with_report(document: dict, report: object) -> dict:
+    return {**document, "attempts": [{**document["attempts"][0], "report": report}]}
 
 
 def bare(document: dict) -> dict:
@@ -312,6 +317,16 @@ def test_the_earlier_time_of_a_fact_is_kept(book):
         (lambda d: {**d, "completed": {"../a": "2020-01-01T00:00:00Z"}}, "a lesson of completed is not small letters"),
         (lambda d: {**d, "cases": [{**d["cases"][0], "form": "yaml"}]}, "cases[0].form is not numbers, json or python"),
         (lambda d: {**d, "attempts": [{**d["attempts"][0], "passed": 1}]}, "attempts[0].passed is not true or false"),
+        (lambda d: with_report(d, {}), "attempts[0].report is not null or a report of the grader"),
+        (lambda d: with_report(d, "passed"), "attempts[0].report is not null or a report"),
+        (lambda d: with_report(d, {**REPORT, "counts": {"passed": "1", "cases": 1}}), "attempts[0].report is not"),
+        (lambda d: with_report(d, {**REPORT, "cases": [{**CASE, "failure": None}]}), "attempts[0].report is not"),
+        (lambda d: with_report(d, {**REPORT, "cases": [{}]}), "attempts[0].report is not null or a report"),
+        (
+            lambda d: {**d, "cases": [{**d["cases"][0], "verdict": []}]},
+            "cases[0].verdict is not null, text or a verdict",
+        ),
+        (lambda d: {**d, "cases": [{**d["cases"][0], "verdict": {"input": 5}}]}, "cases[0].verdict is not null, text"),
     ],
 )
 def test_what_is_no_notebook_is_refused_whole(book, change, sentence):
@@ -323,6 +338,18 @@ def test_what_is_no_notebook_is_refused_whole(book, change, sentence):
             take(document)
         assert sentence in str(error.value)
     assert book.everything() == before
+
+
+def test_a_file_with_a_report_that_cannot_be_read_still_gives_the_rest(book):
+    """An older qkv took any report in; what it left behind may lock neither the export nor a later import."""
+    fill(book)
+    book.add_attempt("attention", "x = 3", report={}, passed=False, solution_shown=False)
+    book.add_case("attention", "json", "{}", note="", verdict=[])
+    document = book.document()
+    assert [attempt["report"] for attempt in document["attempts"]] == [REPORT, None, None]
+    assert [case["verdict"] for case in document["cases"]][1:] == [None]
+    assert book.preview(document).to_dict() == book.take_in(document).to_dict()
+    assert book.take_in(document).equal == 11
 
 
 def test_markdown_has_all_of_it_and_fences_hold(book):

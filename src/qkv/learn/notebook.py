@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from qkv.errors import ArgumentError
 
-from .notebook_document import Document, Merge, checked_document, merge
+from .notebook_document import Document, Merge, checked_document, merge, readable
 from .notebook_file import MIGRATIONS, NotebookError, as_notebook_error, open_file
 
 __all__ = ["FORMS", "Conflict", "Notebook", "Saved", "clean"]
@@ -90,7 +90,7 @@ class Notebook:
 
     def document(self) -> Document:
         """All there is, as it is exported: without revisions, which are facts of this one file."""
-        content = self.everything()
+        content = readable(self.everything())
         del content["schema"], content["id"]
         for row in (*content["notes"], *content["drafts"]):
             del row["revision"]
@@ -220,7 +220,7 @@ class Notebook:
         """
         incoming = checked_document(document)
         with self._transaction() as c:
-            here = _rows(c)
+            here = readable(_rows(c))
             of_notes = {(note["lesson"], note["section"]): note["revision"] for note in here["notes"]}
             of_drafts = {draft["lesson"]: draft["revision"] for draft in here["drafts"]}
             for row in (*here["notes"], *here["drafts"]):

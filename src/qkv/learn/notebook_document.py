@@ -23,13 +23,40 @@ from typing import Any
 
 from qkv.errors import ArgumentError
 
-__all__ = ["Document", "Merge", "checked_document", "merge", "to_markdown"]
+__all__ = ["Document", "Merge", "checked_document", "merge", "readable", "to_markdown"]
 
 Document = dict[str, Any]
 Row = dict[str, Any]
 
 _IDENTIFIER = re.compile(r"[a-z0-9][a-z0-9-]{0,79}")
-_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z")
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z", re.ASCII)
+
+
+def _is_report(value: Any) -> bool:
+    """Whether a page can show it: what the grader makes has counts, and cases of which a failed one says how."""
+    if value is None:
+        return True
+    if not isinstance(value, dict) or not isinstance(value.get("counts"), dict):
+        return False
+    numbers = (value["counts"].get(name) for name in ("passed", "cases"))
+    if not all(isinstance(number, int | float) and not isinstance(number, bool) for number in numbers):
+        return False
+    return isinstance(value.get("cases"), list) and all(map(_is_graded, value["cases"]))
+
+
+def _is_graded(case: Any) -> bool:
+    if not isinstance(case, dict) or not all(isinstance(case.get(name), str) for name in ("title", "status")):
+        return False
+    return case["status"] != "failed" or isinstance(case.get("failure"), dict)
+
+
+def _is_verdict(value: Any) -> bool:
+    if value is None or isinstance(value, str):
+        return True
+    if not isinstance(value, dict) or not isinstance(value.get("sentence"), str | None):
+        return False
+    return isinstance(value.get("input"), dict | None)
+
 
 _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "id": ("small letters, digits and -", lambda x: isinstance(x, str) and bool(_IDENTIFIER.fullmatch(x))),
@@ -37,7 +64,8 @@ _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "time": ("a time such as 2026-01-31T12:00:00Z", lambda x: isinstance(x, str) and bool(_TIME.fullmatch(x))),
     "flag": ("true or false", lambda x: isinstance(x, bool)),
     "form": ("numbers, json or python", lambda x: x in ("numbers", "json", "python")),
-    "any": ("anything", lambda x: True),
+    "report": ("null or a report of the grader", _is_report),
+    "verdict": ("null, text or a verdict of the grader", _is_verdict),
 }
 
 _LISTS = {
@@ -50,7 +78,7 @@ _LISTS = {
         "time": "time",
         "code": "text",
         "passed": "flag",
-        "report": "any",
+        "report": "report",
         "solution_shown": "flag",
     },
     "cases": {
@@ -59,7 +87,7 @@ _LISTS = {
         "form": "form",
         "text": "text",
         "note": "text",
-        "verdict": "any",
+        "verdict": "verdict",
         "time": "time",
     },
 }
@@ -118,6 +146,14 @@ def checked_document(document: object) -> Document:
     if exported is not None:
         _check(exported, "exported", "time")
     return {"format": "qkv-notebook", "version": 1, "exported": exported, **content, **facts}
+
+
+def readable(content: Document) -> Document:
+    """The content of a notebook with null for what no page can show, so that all else of an older file gets out of it."""
+    out = dict(content)
+    for name, key, holds in (("attempts", "report", _is_report), ("cases", "verdict", _is_verdict)):
+        out[name] = [row if holds(row[key]) else {**row, key: None} for row in content[name]]
+    return out
 
 
 def _rows(name: str, rows: Any) -> list[Row]:
