@@ -453,6 +453,65 @@ def test_links_and_pipes_are_said_not_followed(run: Run, tmp_path: Path) -> None
     assert set(notes.values()) == {"not read: it is a link or no plain file; put the file itself there"}
 
 
+def test_a_grade_without_time_is_not_called_passed(run: Run, tmp_path: Path) -> None:
+    """Neither in the table nor in CSV nor in Gradescope's form, though no case that was run failed."""
+    (tmp_path / "class").mkdir()
+    slow = "import time\n" + RIGHT.read_text(encoding="utf-8").replace("):\n", "):\n    time.sleep(0.2)\n", 1)
+    (tmp_path / "class" / "sleepy.py").write_text(slow, encoding="utf-8")
+    words = ["--csv", "grades.csv", "--gradescope", "results.json", "--seed", 1, "--total", 0.5]
+    out = run("learn", "grade", "class", *words)[1]
+    (row,) = [line.strip() for line in out.splitlines() if "sleepy.py" in line]
+    assert "not run" in row
+    assert not row.endswith("passed")
+    with Path("grades.csv").open(encoding="utf-8", newline="") as file:
+        (cells,) = csv.DictReader(file)
+    assert cells["first_failure"] in CASE_IDS
+    assert cells["cause"].endswith("the time was used up")
+    assert "the time was used up" in json.loads(Path("results.json").read_text(encoding="utf-8"))["output"]
+
+
+def test_refusing_everything_scores_nothing(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "class").mkdir()
+    (tmp_path / "class" / "always.py").write_text("def attend(*a): raise ValueError", encoding="utf-8")
+    run("learn", "grade", "class", "--csv", "grades.csv", "--gradescope", "results.json", "--seed", 1)
+    with Path("grades.csv").open(encoding="utf-8", newline="") as file:
+        (cells,) = csv.DictReader(file)
+    assert cells["score"] == "0.0000"
+    assert "count for nothing" in cells["note"]
+    record = json.loads(Path("results.json").read_text(encoding="utf-8"))
+    assert record["score"] == 0
+    assert {test["score"] for test in record["tests"]} == {0}
+    assert "count for nothing" in record["output"]
+
+
+def test_a_refused_grade_leaves_no_file(run: Run, tmp_path: Path) -> None:
+    shutil.copy(RIGHT, tmp_path / "a.py")
+    code, _, err = run("learn", "grade", ".", "--csv", "results.json", "--gradescope", "results.json")
+    assert (code, err.count("\n")) == (2, 1)
+    assert run("learn", "grade", ".", "--csv", "new.csv", "--gradescope", "no/such/results.json")[0] == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["a.py"]
+
+
+def test_what_is_left_out_is_named(run: Run, tmp_path: Path) -> None:
+    shutil.copy(RIGHT, tmp_path / "a.py")
+    for name in ("student.txt", "nb.ipynb", "solution", ".hidden"):
+        (tmp_path / name).write_text("x", encoding="utf-8")
+    out = run("learn", "grade", ".", "--seed", 1, "--csv", "grades.csv")[1]
+    assert "left out, since only .py and .json are graded: nb.ipynb, solution, student.txt\n" in out
+
+
+def test_check_of_a_pipe_is_refused(run: Run, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.py")
+    code, out, err = run("learn", "check", "pipe.py")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "must be a plain file" in err
+
+
+def test_python_that_begins_with_a_brace_is_python(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "braced.py").write_text("{}\n" + RIGHT.read_text(encoding="utf-8"), encoding="utf-8")
+    assert run("learn", "check", "braced.py")[0] == 0
+
+
 def test_an_interrupted_class_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What has not begun is not begun."""
     for at in range(20):

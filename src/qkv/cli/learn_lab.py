@@ -40,7 +40,8 @@ examples:
   qkv learn grade submissions --gradescope results.json --seed 2031
 
 Submissions are .py files, or the .json that the page downloads, of which only
-the code counts. Each runs in a process of its own with limits of time and
+the code counts. The score is the share of the cases passed, and 0 until one
+that has an answer is: refusing everything earns nothing. Each runs in a process of its own with limits of time and
 memory. That holds off accidents and pranks; it is no sandbox for strangers.
 """
 
@@ -176,7 +177,7 @@ def _short(case: dict[str, Any]) -> str:
 
 def grade(arguments: argparse.Namespace) -> int:
     """Grade a class; 0 when all have been graded, whatever the grades."""
-    from qkv.learn.batch import grade_folder, submissions, write_csv, write_gradescope
+    from qkv.learn.batch import grade_folder, left_out, submissions, write_csv, write_gradescope
 
     limits = _limits(arguments)
     folder: Path = arguments.folder
@@ -184,7 +185,10 @@ def grade(arguments: argparse.Namespace) -> int:
         raise ArgumentError(f"{folder} must be a folder of submissions, but is none; give the folder they are in")
     if arguments.jobs is not None and arguments.jobs < 1:
         raise ArgumentError(f"--jobs must be at least 1, got {arguments.jobs}; leave it out for one per core")
-    files = _files(submissions(folder), {"--csv": arguments.csv, "--gradescope": arguments.gradescope})
+    outputs = {"--csv": arguments.csv, "--gradescope": arguments.gradescope}
+    files = _files(submissions(folder), outputs)
+    written = {os.path.realpath(path) for path in outputs.values() if path is not None}
+    others = [name for name in left_out(folder) if os.path.realpath(folder / name) not in written]
     if not files:
         raise ArgumentError(f"{folder} must hold .py or .json files to grade, but holds none; give another folder")
     seed = secrets.randbelow(10**9) if arguments.seed is None else arguments.seed
@@ -199,11 +203,14 @@ def grade(arguments: argparse.Namespace) -> int:
     if arguments.gradescope:
         write_gradescope(results, arguments.gradescope)
     if arguments.json:
-        draw.write_json({"seed": seed, "results": [_result(result) for result in results]})
+        draw.write_json({"seed": seed, "results": [_result(result) for result in results], "left_out": others})
         return 0
     draw.table(["file", "cases", "first to look at"], [_line(result) for result in results], left=[0, 2])
     passed = sum(result.report is not None and result.report.passed for result in results)
     draw.text(f"{passed} of {len(results)} passed")
+    if others:
+        more = f" and {len(others) - 20} more" if len(others) > 20 else ""
+        draw.text(f"left out, since only .py and .json are graded: {', '.join(others[:20])}{more}")
     return 0
 
 
@@ -218,9 +225,14 @@ def _files(files: list[Path], outputs: dict[str, Path | None]) -> list[Path]:
             raise ArgumentError(f"{name} and {written[path]} must be two files, but both are {given}; name another one")
         if path in [Path(os.path.realpath(file)) for file in files] and _is_submission(path):
             raise ArgumentError(f"{name} must not be a submission, but {given} is one; name another file")
-        # A path that cannot be written is known before the work, not after it.
+        written[path] = name
+    # A path that cannot be written is known before the work, not after it; and a run that ends early leaves no file.
+    for path in written:
+        new = not path.exists()
         with path.open("a"):
-            written[path] = name
+            pass
+        if new:
+            path.unlink()
     return [file for file in files if Path(os.path.realpath(file)) not in written]
 
 
@@ -245,4 +257,5 @@ def _line(result: Result) -> list[str]:
         return [result.file, "", result.note]
     first = report.first_failure
     cases = f"{report.counts['passed']}/{report.counts['cases']}"
-    return [result.file, cases, f"{first['id']}: {_short(first)}" if first else "passed"]
+    look = f"{first['id']}: {_short(first)}" if first else "passed" if report.passed else report.why_not_run
+    return [result.file, cases, look]

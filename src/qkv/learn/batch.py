@@ -16,12 +16,16 @@ from . import grader
 from .grader import Report
 from .runner import Limits, check_file
 
-__all__ = ["CLASS_LIMITS", "Result", "grade_folder", "submissions", "write_csv", "write_gradescope"]
+__all__ = ["CLASS_LIMITS", "Result", "grade_folder", "left_out", "submissions", "write_csv", "write_gradescope"]
 
 #: A class of 200 takes 10 minutes on two cores at the very most, all of them hanging in every case: about 5 s each.
 CLASS_LIMITS = Limits(seconds=1.0, total=4.0, memory=512)
 
 COLUMNS = ["file", "passed", "score", "cases_passed", "cases", "first_failure", "clause", "cause", "seconds", "note"]
+
+
+#: Groups of cases that have an answer.
+_WITH_ANSWERS = ("mixture", "mask", "numbers", "hidden")
 
 
 @dataclass(frozen=True)
@@ -35,8 +39,26 @@ class Result:
 
     @property
     def score(self) -> float:
-        """The share of the cases that passed, 0 to 1."""
-        return self.report.counts["passed"] / self.report.counts["cases"] if self.report else 0.0
+        """The share of the cases that passed, 0 to 1; 0 until a case passes that has an answer."""
+        if self.report is None or not self.answers:
+            return 0.0
+        return self.report.counts["passed"] / self.report.counts["cases"]
+
+    @property
+    def answers(self) -> bool:
+        """Whether a case passed that has an answer: code that refuses everything is right about refusals."""
+        cases = self.report.cases if self.report else []
+        return any(case["group"] in _WITH_ANSWERS and case["status"] == "passed" for case in cases)
+
+    @property
+    def remark(self) -> str:
+        """What a reader of the score has to know beside the first failure, or nothing."""
+        if self.report is None:
+            return self.note
+        parts = [self.report.why_not_run]
+        if self.report.counts["passed"] > 1 and not self.answers:
+            parts.append("no case that has an answer passed, so the others count for nothing")
+        return "; ".join(part for part in parts if part)
 
 
 def submissions(folder: str | os.PathLike[str]) -> list[Path]:
@@ -44,15 +66,23 @@ def submissions(folder: str | os.PathLike[str]) -> list[Path]:
 
     Links and what is no plain file are among them, and graded as such: whoever handed one in is told.
     """
-    found = []
+    return [path for path in _files(Path(folder)) if path.suffix.lower() in _SUFFIXES]
+
+
+def left_out(folder: str | os.PathLike[str]) -> list[str]:
+    """The names of the files that are no submissions by their suffix, in order, relative to the folder."""
     root = Path(folder)
+    return [path.relative_to(root).as_posix() for path in _files(root) if path.suffix.lower() not in _SUFFIXES]
+
+
+_SUFFIXES = (".py", ".json")
+
+
+def _files(root: Path) -> Iterator[Path]:
     for path in sorted(root.rglob("*")):
-        parts = path.relative_to(root).parts
-        if any(part.startswith(".") or part == "__pycache__" for part in parts):
-            continue
-        if path.suffix.lower() in (".py", ".json") and (path.is_symlink() or not path.is_dir()):
-            found.append(path)
-    return found
+        hidden = any(part.startswith(".") or part == "__pycache__" for part in path.relative_to(root).parts)
+        if not hidden and (path.is_symlink() or not path.is_dir()):
+            yield path
 
 
 def grade_folder(
@@ -119,16 +149,19 @@ def _row(result: Result) -> Iterator[str]:
     report = result.report
     first = report.first_failure if report else None
     failure: dict[str, Any] = (first or {}).get("failure") or {}
+    # Where the time ran out before anything failed, the first case that was not run is the one to look at.
+    stopped = next((case for case in report.cases if case["status"] != "passed"), None) if report else None
     yield result.file
     yield "yes" if report and report.passed else "no"
     yield f"{result.score:.4f}"
     yield str(report.counts["passed"] if report else 0)
     yield str(report.counts["cases"] if report else 0)
-    yield first["id"] if first else ""
+    yield first["id"] if first else stopped["id"] if stopped else ""
     yield failure["clause"]["number"] if failure.get("clause") else ""
-    yield (failure["cause"]["title"] if failure.get("cause") else failure.get("says", "")) if failure else ""
+    why = report.why_not_run if report and not first else ""
+    yield (failure["cause"]["title"] if failure.get("cause") else failure.get("says", "")) if failure else why
     yield f"{result.seconds:.1f}"
-    yield result.note or (report.why_not_run if report else "")
+    yield result.remark
 
 
 def _cell(text: str) -> str:
@@ -155,7 +188,7 @@ def _gradescope(result: Result, points: float) -> dict[str, Any]:
     tests = [
         {
             "name": f"{case['id']}: {case['title']}",
-            "score": round(each, 6) if case["status"] == "passed" else 0.0,
+            "score": round(each, 6) if case["status"] == "passed" and result.answers else 0.0,
             "max_score": round(each, 6),
             "status": "passed" if case["status"] == "passed" else "failed",
             "output": "" if case["status"] == "passed" else grader.explain(case, hints=1),
@@ -164,6 +197,8 @@ def _gradescope(result: Result, points: float) -> dict[str, Any]:
         for case in report.cases
     ]
     summary = f"{report.counts['passed']} of {report.counts['cases']} cases passed"
+    if result.remark:
+        summary += f"; {result.remark}"
     return {
         "score": round(points * result.score, 4),
         "output": summary,

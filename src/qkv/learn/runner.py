@@ -307,12 +307,14 @@ def check_source(source: str, *, name: str = "solution.py", limits: Limits | Non
 
 
 def read_solution(path: str | os.PathLike[str]) -> str:
-    """The code of a `.py` file or of a downloaded submission.
+    """The code of a `.py` file, or of a downloaded submission: which of the two it is, the suffix `.json` says.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is no text in UTF-8, too long, or a submission without code.
+        ValueError: it is no plain file, no text in UTF-8, too long, or a submission without code.
     """
+    if Path(path).exists() and not Path(path).is_file() and not Path(path).is_dir():
+        raise ValueError("a solution must be a plain file, but this is a pipe or a device; save the code to a file")
     with Path(path).open("rb") as file:
         raw = file.read(4 * MAX_SOURCE + 1)
     if len(raw) > 4 * MAX_SOURCE:
@@ -321,9 +323,11 @@ def read_solution(path: str | os.PathLike[str]) -> str:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"a solution must be text in UTF-8, but byte {error.start} is not; save it as UTF-8") from None
-    if Path(path).suffix.lower() == ".json" and not text.lstrip().startswith("{"):
-        raise ValueError("a submission in JSON must be an object with the text `code`; download it again")
-    code = grader.submitted_code(text)
+    code = text
+    if Path(path).suffix.lower() == ".json":
+        if not text.lstrip().startswith("{"):
+            raise ValueError("a submission in JSON must be an object with the text `code`; download it again")
+        code = grader.submitted_code(text)
     if len(code) > MAX_SOURCE:
         raise ValueError(f"a solution must have at most {MAX_SOURCE:,} characters; this is something else")
     return code
