@@ -1,12 +1,15 @@
 // The notebook in the browser, for a static site: one document in localStorage, read again before every write, so that
-// two tabs meet in it. Import merges as qkv.learn.notebook_document does: no word of either side is lost.
+// two tabs meet in it. Import merges as qkv.learn.notebook_document does: no word of either side is lost. What cannot be
+// read of it is set aside as it is, and the rest goes on.
 
+import { bare, checkedDocument, salvaged } from "./notebook-document.ts";
 import { markdown } from "./notebook-markdown.ts";
-import { Conflict, type Entry, type Preview, type Saved, type Store } from "./store.ts";
+import { Conflict, type Damaged, type Entry, type Preview, type Saved, type Store } from "./store.ts";
 import { fresh as newId } from "./tab.ts";
-import type { Attempt, Draft, Failure, Note, Notebook } from "./types.ts";
+import type { Attempt, Failure, Notebook } from "./types.ts";
 
 const PLACE = `qkv-notebook ${location.pathname}`;
+const ASIDE = `qkv-damaged ${location.pathname} `;
 
 const EMPTY: Notebook = {
   schema: 1,
@@ -93,22 +96,62 @@ export class BrowserStore implements Store {
   }
 
   async previewImport(document: unknown): Promise<Preview> {
-    return merge(load(), checked(document));
+    return merge(load(), checkedDocument(document));
   }
 
   async takeIn(document: unknown): Promise<Preview> {
-    const incoming = checked(document);
+    const incoming = checkedDocument(document);
     return change((book) => merge(book, incoming));
   }
+
+  damaged(): Damaged[] {
+    const places = Array.from({ length: localStorage.length }, (_, i) => localStorage.key(i) ?? "");
+    const stored = localStorage.getItem(PLACE);
+    // One for which there was no room elsewhere.
+    const unmoved = stored !== null && !salvaged(stored).whole ? [PLACE] : [];
+    const found = [...unmoved, ...places.filter((place) => place.startsWith(ASIDE)).sort()];
+    return found.map((place) => ({ place, text: localStorage.getItem(place) ?? "" }));
+  }
+
+  throwAway({ place, text }: Damaged): void {
+    if (place === PLACE) localStorage.setItem(PLACE, JSON.stringify(bookOf(text).book));
+    else localStorage.removeItem(place);
+  }
+}
+
+function bookOf(stored: string): { book: Notebook; whole: boolean } {
+  const { content, whole } = salvaged(stored);
+  return { book: { ...structuredClone(EMPTY), ...content }, whole };
 }
 
 function load(): Notebook {
   const stored = localStorage.getItem(PLACE);
-  return { ...structuredClone(EMPTY), ...(stored ? JSON.parse(stored) : {}) };
+  if (stored === null) return structuredClone(EMPTY);
+  const { book, whole } = bookOf(stored);
+  if (!whole) setAside(stored, book);
+  return book;
+}
+
+/** Moves a text that cannot be read whole out of the way of the next write; where there is no room, it stays. */
+function setAside(stored: string, book: Notebook): void {
+  const place = `${ASIDE}${now()}`;
+  try {
+    // First taken away, since a store may have room for one of it and not for two.
+    localStorage.removeItem(PLACE);
+    localStorage.setItem(place, stored);
+    localStorage.setItem(PLACE, JSON.stringify(book));
+  } catch {
+    localStorage.removeItem(place);
+    localStorage.setItem(PLACE, stored);
+  }
 }
 
 function change<T>(action: (book: Notebook) => T): T {
   const book = load();
+  const stored = localStorage.getItem(PLACE);
+  if (stored !== null && !salvaged(stored).whole) {
+    throw new Error("The browser's store is full of a notebook that cannot be read. Download it and throw it away, above.");
+  }
   const result = action(book);
   try {
     localStorage.setItem(PLACE, JSON.stringify(book));
@@ -126,23 +169,19 @@ function next(old: { text: string; revision: number } | undefined, text: string,
 const now = () => new Date().toISOString();
 
 function exported(book: Notebook): any {
-  const { schema: _, id: ___, ...content } = book;
-  const bare = <T extends Note | Draft>({ revision: __, ...rest }: T) => ({ updated: now(), ...rest });
+  const rows = (name: "notes" | "bookmarks" | "drafts" | "attempts" | "cases") => book[name].map((row) => bare(name, { updated: now(), ...row }));
   return {
     format: "qkv-notebook",
     version: 1,
     exported: now(),
-    ...content,
-    notes: book.notes.filter((note) => note.text).map(bare),
-    drafts: book.drafts.map(bare),
+    notes: rows("notes").filter((note) => note.text),
+    bookmarks: rows("bookmarks"),
+    drafts: rows("drafts"),
+    attempts: rows("attempts"),
+    lab_passed: book.lab_passed,
+    completed: book.completed,
+    cases: rows("cases"),
   };
-}
-
-function checked(document: any): any {
-  if (document?.format !== "qkv-notebook" || document.version !== 1) {
-    throw new Error("This is no exported notebook. Choose the JSON file that Export saved.");
-  }
-  return document;
 }
 
 /** Changes `book` to hold both, and says what it did. */
@@ -185,7 +224,7 @@ function merge(book: Notebook, incoming: any): Preview {
     for (const row of incoming[kind] ?? []) {
       const old = (book[kind] as { id: string }[]).find((one) => one.id === row.id);
       const about = { kind: kind.slice(0, -1), lesson: row.lesson, time: row.time };
-      if (old && JSON.stringify(old) === JSON.stringify(row)) preview.equal += 1;
+      if (old && JSON.stringify(bare(kind, old)) === JSON.stringify(row)) preview.equal += 1;
       else {
         (old ? preview.conflicts : preview.new).push(about);
         (book[kind] as unknown[]).push(old ? { ...row, id: newId() } : row);

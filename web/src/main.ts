@@ -1,6 +1,7 @@
 // The page: which view stands for which address, and what all views share.
 
 import { start, type App, type View } from "./app.ts";
+import { damagedNotice } from "./damaged.ts";
 import { h, put } from "./dom.ts";
 import { completedFact, labFact } from "./facts.ts";
 import { reader } from "./reader.ts";
@@ -9,6 +10,8 @@ import { markScrolling } from "./scrolls.ts";
 const main = document.querySelector("main")!;
 const voice = document.querySelector<HTMLElement>("#voice")!;
 const menu = document.querySelector<HTMLElement>("#menu")!;
+const notice = h("div", {});
+main.before(notice);
 let view: View | undefined;
 let address = "";
 let turns = 0;
@@ -34,6 +37,7 @@ async function show(app: App): Promise<void> {
     const first = address === "";
     address = here;
     put(main, view.element);
+    damagedNotice(app, notice);
     document.title = `${view.title} · qkv`;
     view.shown?.();
     scrollTo(0, 0);

@@ -5,6 +5,7 @@ import { leftoverSentence } from "./conflict.ts";
 import { download, h, later, put, unique } from "./dom.ts";
 import { completedFact, completedToggle, labFact } from "./facts.ts";
 import { keptCase } from "./lab/failure.ts";
+import { isReport } from "./notebook-document.ts";
 import { noteField, type NoteField } from "./note.ts";
 import type { Preview } from "./store.ts";
 import type { LessonEntry } from "./types.ts";
@@ -33,7 +34,7 @@ export function notebookView(app: App): View {
     const strangers: LessonEntry[] = [...new Set(others)]
       .filter((id) => !known.has(id))
       .map((id) => ({ id, title: id, sections: [] }));
-    put(body, ...[...app.lessons, ...strangers].map(lessonPart));
+    put(body, ...[...app.lessons, ...strangers].map(drawn));
     void showLeftovers();
     filter.flush();
   }
@@ -66,6 +67,15 @@ export function notebookView(app: App): View {
         ),
       ),
     );
+  }
+
+  /** What cannot be drawn takes neither the rest nor the export with it. */
+  function drawn(lesson: LessonEntry): HTMLElement {
+    try {
+      return lessonPart(lesson);
+    } catch (error) {
+      return h("p", { class: "trouble" }, `What is kept of ${lesson.id} cannot be shown (${(error as Error).message}). Export has it.`);
+    }
   }
 
   function lessonPart(lesson: LessonEntry): HTMLElement {
@@ -127,7 +137,7 @@ export function notebookView(app: App): View {
                   {},
                   h("span", { class: attempt.passed ? "attempt-mark good" : "attempt-mark" }, attempt.passed ? "passed" : "not passed"),
                   ` ${day(attempt.time)}`,
-                  attempt.report ? `, ${attempt.report.counts.passed} of ${attempt.report.counts.cases} cases` : "",
+                  attempt.report && isReport(attempt.report) ? `, ${attempt.report.counts.passed} of ${attempt.report.counts.cases} cases` : ", no report",
                   attempt.solution_shown ? ", after a solution was shown" : "",
                 ),
                 h("pre", { tabindex: "0" }, h("code", {}, attempt.code)),

@@ -38,6 +38,12 @@ export interface Entry {
   merged?: string;
 }
 
+/** A stored notebook that could not be read whole, word for word. */
+export interface Damaged {
+  place: string;
+  text: string;
+}
+
 export interface Store {
   /** Whether notes can be lost when the browser tidies up, so that the page reminds of the export. */
   readonly inBrowser: boolean;
@@ -52,6 +58,9 @@ export interface Store {
   exportText(format: "json" | "markdown"): Promise<string>;
   previewImport(document: unknown): Promise<Preview>;
   takeIn(document: unknown): Promise<Preview>;
+  /** What was set aside because it could not be read; only a browser's store has any. */
+  damaged?(): Damaged[];
+  throwAway?(damaged: Damaged): void;
 }
 
 export function openStore(config: Config): Store {

@@ -7,6 +7,7 @@ import { conflictChoice, offerLeftovers } from "../conflict.ts";
 import { download, h, put } from "../dom.ts";
 import { labFact } from "../facts.ts";
 import { stateWords } from "../note.ts";
+import { isReport } from "../notebook-document.ts";
 import type { Lesson } from "../types.ts";
 import { editor as makeEditor } from "./editor.ts";
 import { failureForm } from "./failure.ts";
@@ -226,7 +227,7 @@ export function labView(app: App, lesson: Lesson): View {
 
   /** Before anything is graded in this visit: what was graded last. */
   function showLast(): void {
-    const [last] = app.notebook.attempts.filter((one) => one.lesson === lesson.id && one.report).slice(-1);
+    const [last] = app.notebook.attempts.filter((one) => one.lesson === lesson.id && one.report && isReport(one.report)).slice(-1);
     if (!last) {
       const passed = lesson.id in app.notebook.lab_passed;
       put(
@@ -249,9 +250,18 @@ export function labView(app: App, lesson: Lesson): View {
     put(
       result,
       h("p", { class: "hint" }, `Graded ${day(last.time)}${same ? "" : ", another text than the one in the editor"}.`),
-      reportView(last.report, lab!, same ? editor : null),
+      lastReport(last.report, same),
     );
     graded = { code: last.code, report: last.report };
+  }
+
+  /** An imported report that has the grader's shape and not its content must not take the lab with it. */
+  function lastReport(report: any, same: boolean): HTMLElement {
+    try {
+      return reportView(report, lab!, same ? editor : null);
+    } catch {
+      return h("p", { class: "trouble" }, "Its report cannot be shown; grade again for a new one.");
+    }
   }
 
   // What follows ---------------------------------------------------------------------------------------------------------
