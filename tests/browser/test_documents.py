@@ -37,7 +37,7 @@ ROWS: dict[str, dict[str, Any]] = {
         "time": TIME,
     },
 }
-BAD = [None, 0, 1.5, True, "", "../x", "2026-01-01", [], [{}], {}, {"counts": {}}, {"sentence": 1}, {"input": 5}]
+BAD: list[Any] = [None, 0, 1.5, True, "", "../x", "2026-01-01", [], [{}], {}, {"counts": {}}, {"sentence": 1}, {"input": 5}]
 
 
 def documents() -> list[Any]:
@@ -53,7 +53,8 @@ def documents() -> list[Any]:
             made += [{**full, name: [{**row, key: bad}]} for bad in BAD]
             made.append({**full, name: [{other: row[other] for other in row if other != key}]})
     reports = [{**REPORT, "counts": {"passed": "0", "cases": 1}}, {**REPORT, "counts": {"passed": True, "cases": 1}}]
-    reports += [{**REPORT, "cases": graded} for graded in ("abc", [None], [{}], [{**FAILED, "failure": None}])]
+    graded: list[Any] = ["abc", [None], [{}], [{**FAILED, "failure": None}]]
+    reports += [{**REPORT, "cases": cases} for cases in graded]
     made += [{**full, "attempts": [{**ROWS["attempts"], "report": report}]} for report in reports]
     made += [{**full, name: {"attention": 5}} for name in ("completed", "lab_passed")]
     return made

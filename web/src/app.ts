@@ -18,9 +18,11 @@ export interface App {
   note(lesson: string, section: string): Autosave;
   /** What the editor of a lab holds, saved as it is typed; `starter` until something was. */
   draft(lesson: string, starter: string): Autosave;
-  /** What tabs that were closed left unsaved, of one text or of all; what the notebook has is not among it. */
+  /** What tabs that were closed left unsaved, or what was replaced, of one text or of all, less what the notebook has. */
   leftovers(key?: string): Promise<Leftover[]>;
   forget(left: Leftover): void;
+  /** Keeps a text that is about to be replaced among the leftovers; gives whether that worked. */
+  keepReplaced(key: string, text: string): boolean;
   /** Reads the notebook again. */
   refresh(): Promise<void>;
   /** Runs something that can fail and says so in words; gives undefined then. */
@@ -93,9 +95,13 @@ export async function start(voice: HTMLElement): Promise<App> {
     },
     async leftovers(key) {
       const found = await backups.leftovers();
-      for (const left of found) if (wellFormed(left.text) === (kept(left.key) ?? "")) app.forget(left);
+      for (const left of found) {
+        // What was replaced may be in the notebook only until the other text is saved.
+        if (!left.replaced && wellFormed(left.text) === (kept(left.key) ?? "")) app.forget(left);
+      }
       return found.filter((left) => (!key || left.key === key) && wellFormed(left.text) !== (kept(left.key) ?? ""));
     },
+    keepReplaced: (key, text) => backups.keepReplaced(key, text),
     forget: (left) => backups.drop(left.key, left.tab),
     async refresh() {
       app.notebook = await store.read();

@@ -1,6 +1,8 @@
 // What was typed and is not confirmed yet, in the browser's own store: an entry for each notebook, tab and text, so that
 // no tab writes over what another has, and what a closed one left behind is still found.
 
+import { fresh } from "./tab.ts";
+
 export interface Backup {
   text: string;
   /** The revision that it was typed on. */
@@ -8,9 +10,11 @@ export interface Backup {
   /** What was sent on the way to it and never confirmed: should the notebook hold one of these, it is this tab's own. */
   sent: string[];
   time: string;
+  /** It was not left behind by a tab: the learner put the first text in its place. */
+  replaced?: boolean;
 }
 
-/** What a tab that is gone had not saved. */
+/** What a tab that is gone had not saved, or what was replaced. */
 export interface Leftover extends Backup {
   /** Which text it is, as in `keep`. */
   key: string;
@@ -44,6 +48,18 @@ export class Backups {
     }
   }
 
+  /** Keeps a text that is about to be replaced, as what no open tab works on; gives whether the store has it. */
+  keepReplaced(key: string, text: string): boolean {
+    const backup: Backup = { text, base: 0, sent: [], time: new Date().toISOString(), replaced: true };
+    const place = this.place(`replaced-${fresh()}`, key);
+    try {
+      this.entries?.setItem(place, JSON.stringify(backup));
+    } catch {
+      // A full or forbidden store: told by what follows.
+    }
+    return this.read(place)?.text === text;
+  }
+
   drop(key: string, tab = this.tab.id): void {
     try {
       this.entries?.removeItem(this.place(tab, key));
@@ -52,7 +68,7 @@ export class Backups {
     }
   }
 
-  /** What tabs that are no longer open have left, the latest first. */
+  /** What tabs that are no longer open have left, and what was replaced, the latest first. */
   async leftovers(): Promise<Leftover[]> {
     const open = await this.tab.open();
     const found: Leftover[] = [];

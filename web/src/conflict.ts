@@ -21,7 +21,7 @@ export function conflictChoice(theirs: string, { mine, between, take }: Sides): 
   ]);
 }
 
-/** Offers, in `place`, what tabs that were closed left unsaved of one text. */
+/** Offers, in `place`, what tabs that were closed left unsaved of one text, and what was replaced of it. */
 export async function offerLeftovers(app: App, key: string, place: HTMLElement, { mine, between, take }: Sides): Promise<void> {
   const again = () => offerLeftovers(app, key, place, { mine, between, take });
   const [left] = await app.leftovers(key);
@@ -45,6 +45,7 @@ export async function offerLeftovers(app: App, key: string, place: HTMLElement, 
 }
 
 export function leftoverSentence(left: Leftover): string {
+  if (left.replaced) return `This text of yours was replaced by the first text, ${day(left.time)}. It is kept until you choose.`;
   return `A tab that was closed had not saved this text${left.time ? ` of ${day(left.time)}` : ""}.`;
 }
 

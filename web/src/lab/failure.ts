@@ -104,13 +104,23 @@ export function failureForm(app: App, lesson: Lesson, code?: () => string, chang
       put(result, verdictView(tried));
       const mended = wellFormed(text) !== text || wellFormed(note) !== note;
       if (mended) result.append(h("p", { class: "trouble" }, "Half of a character in it, which no file can hold, is kept as \ufffd."));
-      await app.store.addCase({ lesson: lesson.id, form, text: wellFormed(text), note: wellFormed(note), verdict: tried });
-      await app.refresh();
+      await keep({ lesson: lesson.id, form, text: wellFormed(text), note: wellFormed(note), verdict: tried });
       showList();
       changed();
     });
     test.disabled = false;
   });
+
+  /** One case for one input, with what came out last; a case with another note is another case. */
+  async function keep(failure: Omit<Failure, "id" | "time">): Promise<void> {
+    const earlier = app.notebook.cases.filter(
+      (one) => one.lesson === failure.lesson && one.form === failure.form && one.text === failure.text && one.note === failure.note,
+    );
+    await app.store.addCase(failure);
+    // Only what is written down again is taken away; one that another tab has removed is gone already.
+    for (const { id } of earlier) await app.store.deleteCase(id).catch(() => undefined);
+    await app.refresh();
+  }
 
   function showList(): void {
     const kept = app.notebook.cases.filter((failure) => failure.lesson === lesson.id);

@@ -292,13 +292,8 @@ export function labView(app: App, lesson: Lesson): View {
       const passed = lesson.id in app.notebook.lab_passed;
       if (!passed && !solutionShown && !(await sure())) return;
       const { code } = await json(lab.solution!);
-      put(
-        solutionPlace,
-        h("h3", {}, "One solution among many"),
-        h("pre", { tabindex: "0", class: "solution" }, h("code", {}, code)),
-      );
+      // What cannot be written down is not shown.
       if (!passed && !solutionShown) {
-        solutionShown = true;
         await app.store.addAttempt({
           lesson: lesson.id,
           code: editor.text(),
@@ -306,8 +301,14 @@ export function labView(app: App, lesson: Lesson): View {
           passed: false,
           solution_shown: true,
         });
-        await app.refresh();
+        solutionShown = true;
       }
+      put(
+        solutionPlace,
+        h("h3", {}, "One solution among many"),
+        h("pre", { tabindex: "0", class: "solution" }, h("code", {}, code)),
+      );
+      await app.refresh();
     }),
   );
 
@@ -343,9 +344,17 @@ export function labView(app: App, lesson: Lesson): View {
     ),
   );
   const over = h("button", { type: "button", class: "quiet" }, "Start over");
-  over.addEventListener("click", () => {
+  over.addEventListener("click", async () => {
+    const text = editor.text();
+    if (text === lab.starter) return app.say("The editor holds the first text already.");
+    // First written down, then replaced: the first text is saved at once, and the editor forgets when it is left.
+    if (text.trim() && !app.keepReplaced(autosave.key, text)) {
+      return app.say("Your browser has no room to keep your text, so nothing was replaced. Download it, then delete it by hand.", true);
+    }
     editor.set(lab.starter);
-    app.say("The editor holds the first text again; Ctrl+Z in the editor brings yours back.");
+    app.say(text.trim() ? "The editor holds the first text again; yours is kept below it." : "The editor holds the first text again.");
+    await app.texts.settled();
+    await offerLeftovers(app, autosave.key, left, { ...sides, take });
   });
 
   const element = h(
