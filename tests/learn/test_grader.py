@@ -231,6 +231,41 @@ def test_a_wrong_number_anywhere_is_seen() -> None:
         assert not grade(attend).passed
 
 
+@pytest.mark.parametrize(
+    ("name", "faulty"),
+    [
+        ("many keys", lambda w, c, v: (w, c) if len(w) < 9 else (w, [0.0] * len(c))),
+        ("wide values", lambda w, c, v: (w, c) if len(c) < 6 else (w, [0.0] * len(c))),
+        ("small answers", lambda w, c, v: (w, [x if abs(x) >= 1e-12 else 0.0 for x in c])),
+        ("smallest answers", lambda w, c, v: (w, [x if abs(x) >= 1e-100 else 0.0 for x in c])),
+        ("small weights", lambda w, c, v: ([x if x > max(w) * math.exp(-30) else 0.0 for x in w], c)),
+        ("smallest weights", lambda w, c, v: ([x if x > max(w) * math.exp(-600) else 0.0 for x in w], c)),
+    ],
+)
+def test_what_is_long_wide_or_tiny_counts(name: str, faulty: Any) -> None:
+    """F2: on the public cases; and on the hidden ones, where nobody knows the inputs."""
+
+    def attend(query: Any, keys: Any, values: Any, allowed: Any) -> Any:
+        return faulty(*plain.attend(query, keys, values, allowed), values)
+
+    report = grade(attend, hidden=1)
+    failed = {case["hidden"] for case in report.cases if case["status"] == "failed"}
+    assert failed >= ({False} if name.startswith("smallest") else {False, True}), name
+
+
+def test_a_boolean_among_the_numbers_is_left_open_as_the_clause_says() -> None:
+    """G1: the definition refuses it, who takes it for 1 or 0 is right too, and another number is wrong."""
+    assert "boolean" in CLAUSES["G1"]
+    problem = ([True], [[1.0], [0.0]], [[2.0], [4.0]], [True, True])
+    as_one = ([1.0], *problem[1:])
+    for solution_, right in (
+        (lambda *_: plain.attend(*as_one), True),
+        (lambda *given: plain.attend(*given), True),
+        (lambda *_: plain.attend([2.0], *problem[1:]), False),
+    ):
+        assert (try_input(solution_, problem)["status"] == "passed") == right
+
+
 def test_refusing_is_not_passing() -> None:
     def attend(*problem: Any) -> Any:
         raise ValueError("no")

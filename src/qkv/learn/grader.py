@@ -76,7 +76,7 @@ CLAUSES: dict[str, str] = {
     "F2": "Every number of the answer is within rounding of float64 of the definition.",
     "F4": "The same call gives the same answer, whatever was called before.",
     "G1": "Every input is honoured or refused. Vectors are lists or tuples of ints or floats; another type is refused "
-    "with TypeError (or ValueError).",
+    "with TypeError (or ValueError). A boolean among the numbers may be refused, or taken as 1 or 0.",
 }
 
 # Numbers and data -----------------------------------------------------------------------------------------------------
@@ -1450,12 +1450,15 @@ def _cases(seed: object, hidden: object = None) -> list[Case]:
         Case("example", "mixture", "The worked example: the answer leans to the first value", "C1", [EXAMPLE]),
         Case("equal-scores", "mixture", "Two keys with the same score: half of each value", "C1", [
             ([0.0], [[1.0], [1.0]], [[2.0, 6.0], [8.0, 0.0]], A), two(101, 101), two(-100, -100),
+            # However small, an answer counts.
+            *(([0.0], [[1.0], [1.0]], [[tiny], [3 * tiny]], A) for tiny in (1e-13, 1e-200)),
         ]),
         Case("two-keys", "mixture", "Two keys, one coordinate", "C1", draw("two-keys", (2, 1, 1), times=5)),
         Case("one-key", "mixture", "One key is read whole", "C1", draw("one-key", (1, 1, 1), (1, 3, 2))),
         Case("scale", "mixture", "The score is divided by the square root of the width", "B1",
              draw("scale", (2, 2, 1), (3, 3, 1), (2, 4, 1), (3, 4, 2))),
-        Case("many", "mixture", "Several keys, several coordinates", "C1", draw("many", (4, 3, 2), (5, 2, 3), (8, 16, 4))),
+        Case("many", "mixture", "Several keys, several coordinates", "C1",
+             draw("many", (4, 3, 2), (5, 2, 3), (8, 16, 4)) + draw("more", (12, 3, 8), times=1)),
         Case("integers", "mixture", "Whole numbers are numbers", "G1", [([1, 2], [[3, 0], [1, 1]], [[4], [8]], A)]),
         Case("tuples", "mixture", "Tuples are as good as lists", "G1", [
             ((1.0,), ((1.0,), (0.0,)), ((2.0,), (6.0,)), (yes, yes)),
@@ -1487,7 +1490,10 @@ def _cases(seed: object, hidden: object = None) -> list[Case]:
             two(1000, 999),
         ]),
         Case("score-low", "numbers", "Scores -1000 and -1001: the exponential of both is 0", "C1", [two(-1000, -1001)]),
-        Case("score-gap", "numbers", "Huge scores both ways", "C1", [two(1e300, -1e300), two(-1e300, 5.0), two(0, 1e200)]),
+        Case("score-gap", "numbers", "Scores far apart, and a weight that is tiny but not 0", "C1", [
+            two(1e300, -1e300), two(-1e300, 5.0), two(0, 1e200), two(0, -40), two(0, -690),
+            ([1.0], [[0.0], [-40.0]], [[0.0], [1e18]], A),
+        ]),
         Case("score-sinks", "numbers", "A score beyond the most negative float beside a finite one weighs 0", "D3", [
             ([1e200], [[-1e200], [0.0]], [[1.0], [3.0]], A),
         ]),
@@ -1556,10 +1562,18 @@ def _cases(seed: object, hidden: object = None) -> list[Case]:
         for at in range(1, 13):
             dice = _Dice("hidden", hidden, at)
             shapes = [(1 + dice.below(6), 1 + dice.below(5), 1 + dice.below(4)) for _ in range(4)]
+            if at > 10:
+                shapes.append((9 + dice.below(8), 1 + dice.below(8), 6 + dice.below(4)))
             problems = [
                 dice.problem(*shape, allowed=dice.mask(shape[0]) if shape[0] > 1 and at % 2 else None)
                 for shape in shapes
             ]
+            if at in (9, 10):
+                # Small values, and one key so far below the other that its weight is tiny.
+                scale = 2.0 ** -(45 + dice.below(600))
+                q, k, v, a = dice.problem(2, 1 + dice.below(3), 1 + dice.below(3))
+                problems.append((q, k, [[x * scale for x in value] for value in v], a))
+                problems.append(([1.0], [[0.0], [-30.25 - dice.below(600)]], dice.problem(2, 1, 1)[2], a))
             title = "Hidden inputs with a mask" if at % 2 else "Hidden inputs"
             cases.append(Case(f"hidden-{at:02}", "hidden", title, "C1", problems, hidden=True))
     return cases
