@@ -189,6 +189,40 @@ def _checked_first(twin: Any) -> Any:
     return attend
 
 
+#: A change of the right program `loops`, and the causes that may be named for it: None is none.
+CHANGES: list[tuple[str, str, set[str | None]]] = [
+    ("range(len(query))", "range(len(query) - 1)", {"score-leaves-out"}),
+    ("range(len(query))", "range(1, len(query))", {"score-leaves-out"}),
+    ("range(len(query))", "range(3, len(query))", {None}),
+    ("math.sqrt(len(query))", "math.sqrt(2)", {"scale-constant"}),
+    ("math.sqrt(len(query))", "math.sqrt(5)", {"scale-constant"}),
+    ("allowed[j]", "allowed[(j + 1) % len(keys)]", {"mask-shifted"}),
+    ("allowed[j]", "allowed[j - 1]", {"mask-shifted"}),
+    ("allowed[j]", "(j == 0 or allowed[j - 1])", {"mask-shifted"}),
+    *(
+        ("    scores = []", f"    if {when}: raise ValueError{said}\n    scores = []", {"refuses-good-input"})
+        for when in ("not any(query)", "any(0 in key for key in keys)", "any(abs(x) > 100 for x in query)")
+        for said in ("", "('no')")
+    ),
+    (
+        "return weights, context",
+        "return weights, [0.0 if abs(x) >= 1e100 else x for x in context]",
+        {None},
+    ),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "causes"), CHANGES)
+def test_a_cause_is_the_right_one_or_none(old: str, new: str, causes: set[str | None]) -> None:
+    source = solution("right", "loops")
+    assert old in source
+    source = source.replace(old, new)
+    report = grade(source, skip=["score-overflow"])  # a product that is left out cannot overflow
+    named = {case["failure"]["cause"] and case["failure"]["cause"]["id"] for case in report.cases if case["failure"]}
+    assert named, "it passes"
+    assert named <= causes, report.text()
+
+
 def test_two_mistakes_are_two_causes() -> None:
     def attend(query: Any, keys: Any, values: Any, allowed: Any) -> Any:
         query, keys, values, allowed = plain.checked(query, keys, values, allowed)
@@ -207,7 +241,7 @@ def test_two_mistakes_with_one_symptom_are_two_causes() -> None:
 
     def attend(query: Any, keys: Any, values: Any, allowed: Any) -> Any:
         query, keys, values, allowed = plain.checked(query, keys, values, allowed)
-        if len(query) == 1 and not all(allowed):
+        if not all(allowed):
             weights = [may / sum(allowed) for may in allowed]
             return weights, [plain.mixture(weights, column) for column in zip(*values, strict=True)]
         return plain.attend([x * math.sqrt(len(query)) for x in query], keys, values, allowed)

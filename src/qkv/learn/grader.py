@@ -17,6 +17,7 @@ from __future__ import annotations
 import builtins
 import json
 import math
+import opcode
 import re
 import sys
 import types
@@ -656,7 +657,7 @@ class Runs(Protocol):
         loaded      the function is there
         returned    `value`: what it returned, as nested lists of numbers; `changed`: names of inputs written to;
                     `shared`: whether a list of the answer is a list of the inputs
-        raised      `type`, `refusal` ("ValueError", "TypeError" or None), `message`, `line`
+        raised      `type`, `refusal` ("ValueError", "TypeError" or None), `message`, `line`; `stated`: by `raise`
         hang        `seconds`: no answer within
         died        `message`: the process ended
         spent       `seconds`: there was no time left to start it
@@ -922,18 +923,33 @@ def _raised(error: BaseException, name: str) -> Outcome:
     except BaseException:
         message = "(its text cannot be read)"
     line = own_part(SyntaxError, "lineno")
+    trace: Any = BaseException.__dict__["__traceback__"].__get__(error)
     if type(line) is not int:
         line = None
-        trace: Any = BaseException.__dict__["__traceback__"].__get__(error)
-        while trace is not None:
-            if trace.tb_frame.f_code.co_filename == name:
-                line = trace.tb_lineno
-            trace = trace.tb_next
+        last = trace
+        while last is not None:
+            if last.tb_frame.f_code.co_filename == name:
+                line = last.tb_lineno
+            last = last.tb_next
     title = str(type.__dict__["__name__"].__get__(kind))[:80]
     own = type.__dict__["__module__"].__get__(kind) != "builtins" if kind.__flags__ & 1 << 9 else False
     outcome = {"kind": "raised", "type": title, "refusal": refusal, "message": message, "line": line, "own": bool(own)}
+    outcome["stated"] = _is_stated(trace)
     missing = own_part(ImportError, "name") if issubclass(kind, ModuleNotFoundError) else None
     return outcome | ({"module": str.__getitem__(missing, slice(0, 80))} if type(missing) is str else {})
+
+
+_RAISE = opcode.opmap["RAISE_VARARGS"]
+
+
+def _is_stated(trace: Any) -> bool:
+    """Whether a statement `raise` raised it; `max([])` and `math.exp(1000)` raise without one."""
+    if trace is None:
+        return False
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    code, at = trace.tb_frame.f_code.co_code, trace.tb_lasti
+    return bool(0 <= at < len(code) and code[at] == _RAISE)
 
 
 def _plain_data(value: Any, room: int = 1000) -> Any:
@@ -1828,6 +1844,16 @@ _SENTINELS = [-10.0, -100.0, -1e3, -9999.0, -1e4, -99999.0, -1e5, -1e6, -1e7, -1
 _SENTINELS += [-1e15, -1e18, -1e20, -1e30, -3.4e38, -1e38, -1e50, -1e99, -1e100, -1e200, -1e300, -1e308]
 _SENTINELS += [-sys.float_info.max]
 
+#: Ways to read the mask one place off: round the end, or with another boolean at it.
+_SHIFTS: list[Callable[[list[bool]], list[bool]]] = [
+    lambda a: a[-1:] + a[:-1],
+    lambda a: a[1:] + a[:1],
+    lambda a: [True, *a[:-1]],
+    lambda a: [*a[1:], True],
+    lambda a: [False, *a[:-1]],
+    lambda a: [*a[1:], False],
+]
+
 #: Cause, twin, and what to say beyond the cause's title. The more common mistake stands first.
 TWINS: list[tuple[str, Twin, str]] = [
     ("no-scale", _twin(scale=lambda d, s, e: 1.0), ""),
@@ -1836,6 +1862,10 @@ TWINS: list[tuple[str, Twin, str]] = [
     ("scale-by-width", _twin(scale=lambda d, s, e: float(d)), "It multiplies by the width."),
     ("scale-other-length", _twin(scale=lambda d, s, e: 1 / math.sqrt(s)), "It takes the number of keys."),
     ("scale-other-length", _twin(scale=lambda d, s, e: 1 / math.sqrt(e)), "It takes the width of the values."),
+    *(
+        ("scale-constant", _twin(scale=lambda d, s, e, root=root: 1 / root), f"The number is about {root:.4g}.")  # type: ignore[misc]
+        for root in (*map(math.sqrt, range(2, 9)), math.sqrt(64))
+    ),
     ("scale-after-softmax", _scaled_afterwards, ""),
     ("score-absolute", _twin(score=lambda q, k: abs(_dot(q, k))), ""),
     ("score-absolute", _twin(score=lambda q, k: sum(abs(a * b) for a, b in zip(q, k, strict=False))), ""),
@@ -1851,6 +1881,8 @@ TWINS: list[tuple[str, Twin, str]] = [
     ("score-sign", _twin(score=lambda q, k: -_dot(q, k)), ""),
     ("score-one-coordinate", _twin(score=lambda q, k: q[0] * k[0]), "It takes the first coordinate only."),
     ("score-one-coordinate", _twin(score=lambda q, k: q[-1] * k[-1]), "It takes the last coordinate only."),
+    ("score-leaves-out", _twin(score=lambda q, k: _dot(q[:-1], k[:-1])), "It leaves out the last one."),
+    ("score-leaves-out", _twin(score=lambda q, k: _dot(q[1:], k[1:])), "It leaves out the first one."),
     ("not-normalised", _twin(weigh=_masked(lambda s: [math.exp(x - max(s)) for x in s])), ""),
     ("not-normalised", _twin(weigh=_masked(lambda s: [math.exp(x) for x in s])), ""),
     ("not-normalised", _twin(weigh=_masked(lambda s: [math.exp(x - max(s)) / len(s) for x in s])), ""),
@@ -1918,6 +1950,10 @@ TWINS: list[tuple[str, Twin, str]] = [
         _twin(weigh=lambda s, a: _softmax([x - (not may) for x, may in zip(s, a, strict=True)], _all(a))),
         "",
     ),
+    *(
+        ("mask-shifted", _twin(weigh=lambda s, a, shift=shift: _softmax(s, shift(list(a)))), "")  # type: ignore[misc]
+        for shift in _SHIFTS
+    ),
     ("mask-stops", _twin(weigh=lambda s, a: _softmax(s, _until_forbidden(a))), ""),
     ("mask-stops", _twin(weigh=lambda s, a: _softmax(s, _until_forbidden(a)) if a[0] else [0.0] * len(s)), ""),
     ("mask-drops-keys", _subset, ""),
@@ -1971,6 +2007,9 @@ scale-multiplied B1 The scores are multiplied by √d, not divided
 scale-other-length B1 The scores are divided by the square root of another length than the query's
     Which list's length is under your root?
     It is the width of query and keys: math.sqrt(len(query)).
+scale-constant B1 The scores are divided by the same number, whatever the width
+    Your numbers are right at one width only. Which one?
+    The width is len(query), and may be another in each call: math.sqrt(len(query)).
 scale-after-softmax B1 The weights are divided by √d, not the scores
     Do your weights add up to 1?
     The scale comes before the exponential.
@@ -1992,6 +2031,9 @@ score-cosine B1 The score is a cosine: the lengths of query and key are divided 
 score-sign B1 The sign of the score is turned around
     Which of your keys gets the most weight: the best match or the worst?
     Look for a minus before the score.
+score-leaves-out B1 A coordinate of query and key is left out of the score
+    With vectors of one number your scores are all 0. Where does your loop begin, and where does it end?
+    range(len(query)) goes over all of them, from 0 to len(query) - 1.
 score-one-coordinate B1 The score uses one coordinate of query and key
     How many products does your score add up?
     One per coordinate: a loop that returns too early stops at one.
@@ -2056,6 +2098,9 @@ mask-as-zero-score C1 A forbidden score becomes 0, which is a score like any oth
 mask-added B4 The mask is added to the scores as 0 and 1
     What does adding 1 to a score do to a weight?
     A mask decides, it is not added.
+mask-shifted B4 The mask is read one place off
+    Which boolean do you look at for the first key, and which for the last?
+    allowed[j] belongs to keys[j] and values[j].
 mask-stops B4 Everything after the first forbidden key is left out
     What happens in your loop when a key is forbidden?
     Use continue there, not break.
@@ -2225,6 +2270,8 @@ def _probes(problem: Problem, expected: Expected) -> tuple[list[Problem], list[P
     for more, wider in ((1, 0), (2, 1), (3, 2)):
         mask = dice.mask(count + more) if masked else None
         far.append(dice.problem(count + more, width, value_width + wider, mask))
+    for wider in (1, 2, 5):
+        far.append(dice.problem(count + 1, width + wider, value_width, dice.mask(count + 1) if masked else None))
     for first, second in ((1000.0, 999.0), (-400.0, -401.0), (-1000.0, -1001.0), (-3000.0, 0.0), (0.0, -3000.0)):
         v, a = dice.problem(2, width, value_width, [True, True])[2:]
         far.append(([1.0] * width, [[first] * width, [second] * width], v, a))
@@ -2297,7 +2344,7 @@ def _named(failure: Failure, run: Run) -> tuple[str, str]:
         parts = [value, *(value if isinstance(value, list) else [])]
         if any(isinstance(part, dict) for part in parts):
             return "unlisted", ""
-    if kind == "crashed" and outcome["refusal"] and outcome.get("message"):
+    if kind == "crashed" and outcome["refusal"] and (outcome.get("stated") or outcome.get("message")):
         return "refuses-good-input", ""
     return "", ""
 
@@ -2315,9 +2362,23 @@ def _matching(problem: Problem, expected: Expected, run: Run) -> tuple[str, str]
         near, seen = near + more, seen + [run(probe) for probe in more]
         if all(outcome["kind"] != "returned" for outcome in seen):
             return "", ""
-    matching = [twin for twin in TWINS if all(_agree(twin[1], *pair) for pair in zip(near, seen, strict=True))]
+    matching = [
+        twin
+        for twin in TWINS
+        if _fails(twin[1], problem, expected) and all(_agree(twin[1], *pair) for pair in zip(near, seen, strict=True))
+    ]
+    if matching and len(problem[0]) == 1:
+        # With one coordinate a score of 0 is a mean, and whatever is left out is all: let wider inputs decide.
+        wide = [probe for probe in far if len(probe[0]) > 1]
+        answers = [run(probe) for probe in wide]
+        matching = [
+            twin
+            for twin in matching
+            if twin[0] not in ("mean-of-values", "score-leaves-out")
+            or all(_agree(twin[1], *pair) for pair in zip(wide, answers, strict=True))
+        ]
     for probe in far:
-        if len({cause for cause, _, _ in matching}) < 2:
+        if len({(cause, more) for cause, _, more in matching}) < 2:
             break
         outcome = run(probe)
         # An input on which none agrees tells about a second mistake, not about this one.
@@ -2325,15 +2386,27 @@ def _matching(problem: Problem, expected: Expected, run: Run) -> tuple[str, str]
     return (matching[0][0], matching[0][2]) if matching else ("", "")
 
 
+def _fails(twin: Twin, problem: Problem, expected: Expected) -> bool:
+    """Whether a twin breaks the contract on an input: one that does not explains no failure."""
+    try:
+        value = _plain_data(twin(*_fresh(problem)))
+    except (ArithmeticError, ValueError, TypeError, IndexError):
+        return True
+    return _judge(problem, expected, {"kind": "returned", "value": value}) is not None
+
+
 def _agree(twin: Twin, problem: Problem, outcome: Outcome) -> bool:
-    """Whether a twin gives this outcome: the same numbers within rounding, or no number at all."""
+    """Whether a twin gives this outcome: the same numbers within rounding, or no number at all.
+
+    A refusal that the learner wrote, with `raise ValueError`, is that of a twin that refuses, and no slip of numbers.
+    """
     try:
         value: Any = _plain_data(twin(*_fresh(problem)))
-        fails = not all(isinstance(x, float) and math.isfinite(x) for x in _leaves(value))
-    except (ArithmeticError, ValueError, TypeError, IndexError):
-        value, fails = None, True
+        fails, refuses = not all(isinstance(x, float) and math.isfinite(x) for x in _leaves(value)), False
+    except (ArithmeticError, ValueError, TypeError, IndexError) as error:
+        value, fails, refuses = None, True, _is_stated(error.__traceback__)
     if outcome["kind"] == "raised":
-        return fails
+        return refuses if outcome["refusal"] and outcome.get("stated") else fails
     return _close(value, outcome["value"], *_twin_bound(problem))
 
 
@@ -2367,7 +2440,9 @@ def _close(a: Any, b: Any, bound: float, exact: bool) -> bool:
     if isinstance(a, float) and isinstance(b, float):
         if a == b or (a != a and b != b):
             return True
-        return not exact and math.isfinite(a - b) and abs(a - b) <= bound * max(1.0, abs(a), abs(b))
+        # Beside a huge value the bound would let anything pass for rounding.
+        size = max(1.0, abs(a), abs(b))
+        return not exact and math.isfinite(a - b) and abs(a - b) <= min(bound, 2**-20) * size
     return bool(a == b)
 
 

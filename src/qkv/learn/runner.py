@@ -277,6 +277,7 @@ def _outcome(line: bytes | None, asked: int, wanted: str) -> Outcome | None:
             refusal = said["refusal"] if said["refusal"] in ("ValueError", "TypeError") else None
             outcome = {"kind": kind, "type": str(said["type"])[:80], "message": str(said["message"])[:300]}
             outcome |= {"refusal": refusal, "line": line_number, "own": said.get("own") is True}
+            outcome["stated"] = said.get("stated") is True
             outcome |= {part: str(said[part])[:80] for part in ("start", "module") if part in said}
             outcome["changed"] = [name for name in ("query", "keys", "values") if name in said.get("changed", [])]
         else:
