@@ -102,6 +102,14 @@ test("a notebook that the browser has damaged does not lock the page", async ({ 
     const document = { format: "qkv-notebook", version: 1, attempts: [{ ...attempt, report: {} }] };
     await chooser.setFiles({ name: "x.json", mimeType: "application/json", buffer: Buffer.from(JSON.stringify(document)) });
     await page.locator("#voice .bad", { hasText: "attempts[0].report is not null or a report of the grader" }).waitFor();
-    await page.getByRole("button", { name: "Export as JSON" }).waitFor();
+    // Should something else be impossible to draw, Export and Import are there all the same.
+    await to(page, "#/lesson/attention");
+    await page.locator("section.section").first().waitFor();
+    await page.evaluate(() => (Date.prototype.toLocaleString = () => { throw new Error("no dates today"); }));
+    await to(page, "#/notebook");
+    await page.locator(".trouble", { hasText: "cannot be shown (no dates today). Export has it." }).waitFor();
+    await page.getByRole("button", { name: "Import…" }).waitFor();
+    const [saved] = await Promise.all([page.waitForEvent("download"), page.getByRole("button", { name: "Export as JSON" }).click()]);
+    assert.equal(JSON.parse(readFileSync(await saved.path(), "utf8")).attempts.length, 2);
   });
 });
