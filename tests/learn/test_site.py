@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from learner import make_assets, make_lessons, running
 
+from qkv import plain
 from qkv.errors import ArgumentError
 from qkv.learn import site
 from qkv.learn.lessons import lessons
@@ -68,6 +71,21 @@ def test_solutions_can_be_left_out_of_all_files(place):
     folder = export(place, solutions=False)
     assert not [file for file in folder.rglob("*") if file.is_file() and b"the_secret_solution" in file.read_bytes()]
     assert json.loads((folder / "api/lessons/sample.json").read_text())["lab"]["solution"] is None
+
+
+def test_without_solutions_the_definition_is_none_as_it_stands(place):
+    """It judges as before; handed in, it is told that it defines no attend."""
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import grader, plain; "
+        "report = grader.grade(open(plain.__file__, encoding='utf-8').read()); "
+        "print(grader.grade(plain.attend).passed, report.counts['passed'], report.first_failure['failure']['says'])"
+    )
+    folder = export(place, solutions=False) / "py"
+    command = [sys.executable, "-I", "-S", "-c", program, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.startswith("True 0 ")
+    assert "defines no function attend" in done.stdout
+    assert (export(place) / "py" / "plain.py").read_bytes() == Path(plain.__file__).read_bytes()
 
 
 def test_an_earlier_export_is_replaced_whole(place):

@@ -51,7 +51,11 @@ def add_export(commands: Any) -> None:
         allow_abbrev=False,
     )
     parser.add_argument("folder", type=Path, metavar="DIR", help="a new or empty folder, or an earlier export")
-    parser.add_argument("--no-solutions", action="store_true", help="leave the labs' solutions out of the files")
+    parser.add_argument(
+        "--no-solutions",
+        action="store_true",
+        help="leave the labs' solutions out of the files; py/plain.py, by which the lab judges, stays",
+    )
     parser.add_argument("--json", action="store_true", help="print what was written as JSON")
     parser.set_defaults(run=run_export)
 
@@ -103,7 +107,11 @@ def run_export(arguments: argparse.Namespace) -> int:
         return 0
     draw.text(f"{len(files)} files, {size / 1e6:.1f} MB, in {arguments.folder}", indent=9, label="wrote")
     if arguments.no_solutions:
-        draw.text("the labs' solutions are not among them; the definition that the grader compares with is", indent=9)
+        draw.text(
+            "the labs' solutions are not among them; the definition that the grader compares with has to be, in "
+            "py/plain.py: it is no solution as it stands, but who reads it has one",
+            indent=9,
+        )
     draw.text(f"python -m http.server --directory {arguments.folder}", indent=9, label="to see")
     return 0
 

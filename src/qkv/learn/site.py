@@ -28,7 +28,8 @@ def export_site(folder: Path, lessons: tuple[Lesson, ...], assets: Path, *, solu
         folder: where it goes: new, empty, or an earlier export, which is replaced.
         lessons: built.
         assets: the folder of the page.
-        solutions: whether the labs' solutions are among the files.
+        solutions: whether the labs' solutions are among the files. If not, the definition that the lab judges by is
+            there still, since the page computes with it, but as a file that is no solution as it stands.
 
     Raises:
         ArgumentError: the folder holds something else.
@@ -74,6 +75,8 @@ def _write(folder: Path, lessons: tuple[Lesson, ...], assets: Path, solutions: b
         target = folder / "py" / name
         target.parent.mkdir(exist_ok=True)
         shutil.copyfile(file, target)
+        if name == "plain.py" and not solutions:
+            target.write_text(_only_judging(file.read_text(encoding="utf-8")), encoding="utf-8")
     paths = {name: f"py/{name}" for name in python}
     _json(folder / "config.json", {"version": __version__, "static": True, "site": "qkv learn", "python": paths})
     _json(folder / "api" / "head.json", chosen_rows())
@@ -82,6 +85,23 @@ def _write(folder: Path, lessons: tuple[Lesson, ...], assets: Path, solutions: b
         _json(folder / "api" / "lessons" / f"{lesson.id}.json", lesson.to_dict(solutions=solutions))
         if solutions and lesson.lab is not None and lesson.lab.solution is not None:
             _json(folder / "api" / "lessons" / lesson.id / "solution.json", {"code": lesson.lab.solution})
+
+
+def _only_judging(definition: str) -> str:
+    """`plain.py` without a function `attend` of its own: who imports it finds one, who hands the file in does not."""
+    head = "\ndef attend("
+    if definition.count(head) != 1:
+        raise RuntimeError("plain.py must define attend once")
+    return definition.replace(head, "\ndef _defined(") + _FOUND
+
+
+_FOUND = """
+
+def __getattr__(name: str) -> object:
+    if name == "attend":
+        return _defined
+    raise AttributeError(name)
+"""
 
 
 def _page(assets: Path) -> str:
