@@ -198,6 +198,8 @@ CHANGES: list[tuple[str, str, set[str | None]]] = [
     ("math.sqrt(len(query))", "math.sqrt(5)", {"scale-constant"}),
     ("allowed[j]", "allowed[(j + 1) % len(keys)]", {"mask-shifted"}),
     ("allowed[j]", "allowed[j - 1]", {"mask-shifted"}),
+    ("allowed[j]", "allowed[len(keys) - 1 - j]", {None}),
+    ("math.sqrt(len(query))", "math.sqrt(len(query) + 1)", {None}),
     ("allowed[j]", "(j == 0 or allowed[j - 1])", {"mask-shifted"}),
     *(
         ("    scores = []", f"    if {when}: raise ValueError{said}\n    scores = []", {"refuses-good-input"})

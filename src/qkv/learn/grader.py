@@ -2349,6 +2349,12 @@ def _named(failure: Failure, run: Run) -> tuple[str, str]:
     return "", ""
 
 
+#: The first of the far probes have more keys, the next ones are wider.
+_LONGER, _WIDER = 3, 6
+_OF_EVERY_WIDTH = ("mean-of-values", "score-leaves-out", "scale-constant")
+_OF_EVERY_LENGTH = ("mask-shifted", "mask-inverted", "scale-other-length")
+
+
 def _matching(problem: Problem, expected: Expected, run: Run) -> tuple[str, str]:
     """The twin that gives the learner's numbers, on this input and on others."""
     near, far = _probes(problem, expected)
@@ -2367,16 +2373,14 @@ def _matching(problem: Problem, expected: Expected, run: Run) -> tuple[str, str]
         for twin in TWINS
         if _fails(twin[1], problem, expected) and all(_agree(twin[1], *pair) for pair in zip(near, seen, strict=True))
     ]
-    if matching and len(problem[0]) == 1:
-        # With one coordinate a score of 0 is a mean, and whatever is left out is all: let wider inputs decide.
-        wide = [probe for probe in far if len(probe[0]) > 1]
-        answers = [run(probe) for probe in wide]
-        matching = [
-            twin
-            for twin in matching
-            if twin[0] not in ("mean-of-values", "score-leaves-out")
-            or all(_agree(twin[1], *pair) for pair in zip(wide, answers, strict=True))
-        ]
+    # With one coordinate a score of 0 is a mean, and a root of 2 is that of many things; with two keys many masks are
+    # one place off: where a cause speaks of every width, or of every length, larger inputs have to bear it out.
+    for causes, larger in ((_OF_EVERY_WIDTH, far[_LONGER:_WIDER]), (_OF_EVERY_LENGTH, far[:_LONGER])):
+        if any(twin[0] in causes for twin in matching):
+            pairs = [(probe, run(probe)) for probe in larger]
+            matching = [
+                twin for twin in matching if twin[0] not in causes or all(_agree(twin[1], *pair) for pair in pairs)
+            ]
     for probe in far:
         if len({(cause, more) for cause, _, more in matching}) < 2:
             break
