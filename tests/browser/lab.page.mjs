@@ -128,7 +128,7 @@ test("starting over keeps what it replaces [lost-code]", async ({ serve, open })
   await type(page, mine);
   await page.locator(".lab-buttons .state", { hasText: "Saved" }).waitFor();
   await page.getByRole("button", { name: "Start over" }).click();
-  const offered = page.locator(".conflict", { hasText: "was replaced by the first text" });
+  const offered = page.locator(".conflict", { hasText: "This text of yours was replaced" });
   await offered.waitFor();
   assert.equal(await text(), first);
   // Away and back, and after a reload, when the editor's own history is gone.
@@ -139,8 +139,12 @@ test("starting over keeps what it replaces [lost-code]", async ({ serve, open })
   await page.reload();
   await ready(page);
   assert.equal(await text(), first);
+  // What was written since is kept in the same way when the old text takes its place.
+  await type(page, "since = 1");
   await page.getByRole("button", { name: "Take it instead" }).click();
   assert.equal(await text(), mine);
+  await offered.filter({ hasText: "since = 1" }).waitFor();
+  await page.getByRole("button", { name: "Throw it away" }).click();
   assert.equal(await offered.count(), 0);
   await page.locator(".lab-buttons .state", { hasText: "Saved" }).waitFor();
   // Where it cannot be kept, nothing is replaced.

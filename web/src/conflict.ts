@@ -8,8 +8,8 @@ interface Sides {
   mine: () => string;
   /** What stands between the two where both are kept. */
   between: string;
-  /** The person's choice. */
-  take: (text: string) => void;
+  /** The person's choice; false where it could not be followed. */
+  take: (text: string) => void | false;
 }
 
 /** Another tab saved a text while this one was typed. */
@@ -27,9 +27,11 @@ export async function offerLeftovers(app: App, key: string, place: HTMLElement, 
   const [left] = await app.leftovers(key);
   const chosen = (text: string | null) => () => {
     // First written down for this tab, then forgotten for the other.
-    if (text !== null) take(text);
+    if (text !== null && take(text) === false) return;
     app.forget(left);
-    void again();
+    put(place);
+    // What the notebook has until the next save is no news, and then it is.
+    void app.texts.settled().then(again);
   };
   if (!left) put(place);
   else {
@@ -45,7 +47,7 @@ export async function offerLeftovers(app: App, key: string, place: HTMLElement, 
 }
 
 export function leftoverSentence(left: Leftover): string {
-  if (left.replaced) return `This text of yours was replaced by the first text, ${day(left.time)}. It is kept until you choose.`;
+  if (left.replaced) return `This text of yours was replaced, ${day(left.time)}. It is kept until you choose.`;
   return `A tab that was closed had not saved this text${left.time ? ` of ${day(left.time)}` : ""}.`;
 }
 

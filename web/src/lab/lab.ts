@@ -68,7 +68,18 @@ export function labView(app: App, lesson: Lesson): View {
     put(choice, conflictChoice(status.theirs, { ...sides, take: settle }));
   }
   autosave.watch(showSaved);
-  void offerLeftovers(app, autosave.key, left, { ...sides, take });
+  /** As `take`, for a text that comes in the place of another: that one is kept first, unless it is part of the new one. */
+  const swap = (text: string): void | false => {
+    const here = editor.text();
+    const worth = here.trim() && here !== lab.starter && !text.includes(here);
+    if (worth && !app.keepReplaced(autosave.key, here)) {
+      app.say("Your browser has no room to keep your text, so nothing was replaced. Download it, then delete it by hand.", true);
+      return false;
+    }
+    take(text);
+  };
+  const offer = () => offerLeftovers(app, autosave.key, left, { ...sides, take: swap });
+  void offer();
 
   // Python --------------------------------------------------------------------------------------------------------------
 
@@ -348,13 +359,11 @@ export function labView(app: App, lesson: Lesson): View {
     const text = editor.text();
     if (text === lab.starter) return app.say("The editor holds the first text already.");
     // First written down, then replaced: the first text is saved at once, and the editor forgets when it is left.
-    if (text.trim() && !app.keepReplaced(autosave.key, text)) {
-      return app.say("Your browser has no room to keep your text, so nothing was replaced. Download it, then delete it by hand.", true);
-    }
-    editor.set(lab.starter);
-    app.say(text.trim() ? "The editor holds the first text again; yours is kept below it." : "The editor holds the first text again.");
+    if (swap(lab.starter) === false) return;
+    const kept = text.trim() && !lab.starter.includes(text);
+    app.say(kept ? "The editor holds the first text again; yours is kept below it." : "The editor holds the first text again.");
     await app.texts.settled();
-    await offerLeftovers(app, autosave.key, left, { ...sides, take });
+    await offer();
   });
 
   const element = h(
