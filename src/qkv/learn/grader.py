@@ -1474,7 +1474,7 @@ def _cases(seed: object, hidden: object = None) -> list[Case]:
         Case("scale", "mixture", "The score is divided by the square root of the width", "B1",
              draw("scale", (2, 2, 1), (3, 3, 1), (2, 4, 1), (3, 4, 2))),
         Case("many", "mixture", "Several keys, several coordinates", "C1",
-             draw("many", (4, 3, 2), (5, 2, 3), (8, 16, 4)) + draw("more", (12, 3, 8), times=1)),
+             draw("many", (4, 3, 2), (5, 2, 3), (8, 16, 4)) + draw("more", (12, 1, 8), times=1)),
         Case("integers", "mixture", "Whole numbers are numbers", "G1", [([1, 2], [[3, 0], [1, 1]], [[4], [8]], A)]),
         Case("tuples", "mixture", "Tuples are as good as lists", "G1", [
             ((1.0,), ((1.0,), (0.0,)), ((2.0,), (6.0,)), (yes, yes)),
@@ -1579,7 +1579,7 @@ def _cases(seed: object, hidden: object = None) -> list[Case]:
             dice = _Dice("hidden", hidden, at)
             shapes = [(1 + dice.below(6), 1 + dice.below(5), 1 + dice.below(4)) for _ in range(4)]
             if at > 10:
-                shapes.append((9 + dice.below(8), 1 + dice.below(8), 6 + dice.below(4)))
+                shapes.append((9 + dice.below(4), 1 + dice.below(2), 6 + dice.below(3)))
             problems = [
                 dice.problem(*shape, allowed=dice.mask(shape[0]) if shape[0] > 1 and at % 2 else None)
                 for shape in shapes
