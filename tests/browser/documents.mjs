@@ -12,4 +12,3 @@ const said = JSON.parse(readFileSync(0, "utf8")).map((document) => {
   }
 });
 process.stdout.write(JSON.stringify(said));
-process.exit(0);
