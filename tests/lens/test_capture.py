@@ -23,7 +23,7 @@ PROMISED = 1e-6
 
 def tiny_models() -> Any:
     pytest.importorskip("transformers")
-    from tests.support import tiny_models as found
+    from support import tiny_models as found
 
     return found
 

@@ -159,7 +159,7 @@ def test_heads_are_found_by_what_they_read() -> None:
 
 def llama() -> Any:
     pytest.importorskip("transformers")
-    from tests.support.tiny_models import inputs, tiny
+    from support.tiny_models import inputs, tiny
 
     return tiny("llama"), inputs("llama", batch=1)
 
