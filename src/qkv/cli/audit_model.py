@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Callable
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qkv.errors import ArgumentError, FileError, QkvError
+from qkv.errors import ArgumentError
 
-from . import draw
+from . import draw, reading
 
 if TYPE_CHECKING:
     from qkv.audit.model import Leak, Leaks
@@ -45,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     from qkv import models
     from qkv.audit.model import Leaks, leaks, wanted
 
-    text = _text(arguments.text)
+    text = reading.read_text(arguments.text, _LONGEST)
     if arguments.attention == "qkv":
         import qkv.transformers
 
@@ -58,8 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
     with draw.progress("audit", len(kinds), show=not arguments.json) as step:
         try:
             for kind in kinds:
-                call = partial(leaks, model.module, words, ask=[kind], seed=arguments.seed or 0)
-                parts.append(_guarded(call))
+                with reading.faults_of_the_model("try another --attention, or leave out what it cannot do by --ask"):
+                    parts.append(leaks(model.module, words, ask=[kind], seed=arguments.seed or 0))
                 step()
         except KeyboardInterrupt:
             interrupted = True
@@ -88,25 +84,6 @@ def run(arguments: argparse.Namespace) -> int:
     return 130 if interrupted else 0 if found.ok else 1
 
 
-def _text(name: str | None) -> str:
-    if name is None:
-        from qkv.real import load_head
-
-        return "".join(load_head().tokens)
-    try:
-        if name == "-":
-            text = sys.stdin.read(_LONGEST)
-        else:
-            with Path(name).open(encoding="utf-8") as stream:
-                text = stream.read(_LONGEST)
-    except (OSError, UnicodeDecodeError) as problem:
-        reason = getattr(problem, "strerror", None) or "it is not UTF-8"
-        raise FileError(f"{name} cannot be read ({reason}); give --text a file of plain text, or - for stdin") from None
-    if not text.strip():
-        raise ArgumentError("--text must hold some words, but it is empty; leave it out for a text that comes along")
-    return text
-
-
 def _words(model: Model, text: str, tokens: int | None) -> dict[str, Any]:
     """The inputs, as many tokens as were asked for and the model has positions."""
     if tokens is not None and tokens < 2:
@@ -120,20 +97,6 @@ def _words(model: Model, text: str, tokens: int | None) -> dict[str, Any]:
     if words["input_ids"].shape[1] < 2:
         raise ArgumentError("--text must have two tokens at least, but it has one; give a longer text")
     return words
-
-
-def _guarded(call: Callable[[], Leaks]) -> Leaks:
-    """An error of the model is not one of this program."""
-    try:
-        return call()
-    except (QkvError, MemoryError):
-        raise
-    except Exception as error:
-        said = " ".join(str(error).split())[:300]
-        raise ArgumentError(
-            f"the model cannot be run on this text ({type(error).__name__}: {said}); try another --attention, "
-            "or leave out what it cannot do by --ask"
-        ) from None
 
 
 def _show(about: dict[str, Any], found: Leaks, tokens: tuple[str, ...]) -> None:

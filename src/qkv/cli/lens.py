@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qkv.errors import ArgumentError, FileError, QkvError
+from qkv.errors import ArgumentError, FileError
 
-from . import draw
+from . import draw, reading
 
 if TYPE_CHECKING:
     from qkv.lens import Capture
@@ -77,15 +76,19 @@ def run(arguments: argparse.Namespace) -> int:
     from qkv.lens.views import picture
 
     outs = [_out(name) for name in arguments.out or ()]
-    text = _text(arguments.text)
+    text = reading.read_text(arguments.text, _LONGEST)
     show = not arguments.json
     own = None if arguments.attention == "qkv" else arguments.attention
     with draw.progress(f"reading {arguments.model}", 1, show=show):
         model = models.load(arguments.model, attention=own, pickles=arguments.pickles)
     words = _words(model, text, arguments.tokens)
     tokens = model.tokens(words["input_ids"][0])
-    with draw.progress(f"capturing {len(tokens)} tokens", 1, show=show):
-        seen = _captured(lens, model, words, tokens, "qkv" if arguments.attention == "qkv" else "model")
+    kernels = "qkv" if arguments.attention == "qkv" else "model"
+    with (
+        draw.progress(f"capturing {len(tokens)} tokens", 1, show=show),
+        reading.faults_of_the_model("try another --attention or fewer --tokens"),
+    ):
+        seen = lens.capture(model.module, words, attention=kernels, tokens=tokens, name=model.name)
     asked = _asked(arguments, seen, len(tokens))
     command = _command(arguments)
     maps = bool(outs)
@@ -117,20 +120,6 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _captured(lens: Any, model: Model, words: dict[str, Any], tokens: tuple[str, ...], attention: str) -> Capture:
-    """An error of the model is not one of this program."""
-    try:
-        seen: Capture = lens.capture(model.module, words, attention=attention, tokens=tokens, name=model.name)
-    except (QkvError, MemoryError):
-        raise
-    except Exception as error:
-        said = " ".join(str(error).split())[:300]
-        raise ArgumentError(
-            f"the model cannot be run on this text ({type(error).__name__}: {said}); try another --attention or fewer --tokens"
-        ) from None
-    return seen
-
-
 def _out(name: str) -> Path:
     path = Path(name)
     if path.suffix not in _SUFFIXES:
@@ -138,25 +127,6 @@ def _out(name: str) -> Path:
     if not path.parent.is_dir():
         raise FileError(f"--out {name}: there is no folder {path.parent}; make it, or write elsewhere")
     return path
-
-
-def _text(name: str | None) -> str:
-    if name is None:
-        from qkv.real import load_head
-
-        return "".join(load_head().tokens)
-    try:
-        if name == "-":
-            text = sys.stdin.read(_LONGEST)
-        else:
-            with Path(name).open(encoding="utf-8") as stream:
-                text = stream.read(_LONGEST)
-    except (OSError, UnicodeDecodeError) as problem:
-        reason = getattr(problem, "strerror", None) or "it is not UTF-8"
-        raise FileError(f"{name} cannot be read ({reason}); give --text a file of plain text, or - for stdin") from None
-    if not text.strip():
-        raise ArgumentError("--text must hold some words, but it is empty; leave it out for a text that comes along")
-    return text
 
 
 def _words(model: Model, text: str, tokens: int | None) -> dict[str, Any]:

@@ -48,7 +48,6 @@ class Layer:
         reads: the keys each row may read. bias: (B or 1, H or 1, L, S) numbers added to the scores, or None.
         scale, softcap, sink: as in `qkv.attend`; sink (H,) or None.
         projection: the output projection. causal: whether no row reads a key after its own position.
-        lse: (B, H, L) log-sum-exp of the kept rows, once computed, else None.
     """
 
     name: str
