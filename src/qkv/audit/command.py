@@ -5,10 +5,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shlex
 import signal
 import subprocess
+import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +20,7 @@ from typing import Any
 from qkv.errors import ArgumentError, FileError
 
 from .call import Call, Result
+from .charge import Charge
 from .domain import Domain
 from .export import write_call
 from .tensors import read_tensors
@@ -49,24 +54,24 @@ class Command:
     def _once(self, folder: Path) -> Result:
         limit = self.domain.seconds + _START_SECONDS
         try:
-            done = subprocess.run(
+            process = subprocess.Popen(
                 [*self._words, str(folder)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
-                timeout=limit,
-                check=False,
+                start_new_session=True,
             )
-        except subprocess.TimeoutExpired:
-            return Result("crash", f"no answer within {limit:g} s")
         except OSError as problem:
             return Result("crash", f"{self._words[0]} cannot be run: {problem.strerror}")
+        stderr = _words_until(process, limit)
+        if stderr is None:
+            return Result("crash", f"no answer within {limit:g} s")
         answer, refusal = folder / "answer.safetensors", folder / "refusal.txt"
-        if done.returncode < 0:
-            return Result("crash", f"killed by {signal.Signals(-done.returncode).name}")
-        if done.returncode:
-            said = done.stderr.decode(errors="replace").strip().splitlines()
-            return Result("crash", f"exit code {done.returncode}: {said[-1][:200] if said else 'without a word'}")
+        if process.returncode < 0:
+            return Result("crash", f"killed by {signal.Signals(-process.returncode).name}")
+        if process.returncode:
+            said = stderr.decode(errors="replace").strip().splitlines()
+            return Result("crash", f"exit code {process.returncode}: {said[-1][:200] if said else 'without a word'}")
         if refusal.exists():
             return Result("refusal", " ".join(refusal.read_text(encoding="utf-8", errors="replace").split())[:300])
         if not answer.exists():
@@ -83,6 +88,46 @@ class Command:
 
     def close(self) -> None:
         """Nothing is left."""
+
+
+def _words_until(process: subprocess.Popen[bytes], limit: float) -> bytes | None:
+    """The last words of a process on its error stream; None where it takes too long, and then it is ended."""
+    words = [b""]
+
+    def swallow() -> None:
+        assert process.stderr is not None
+        with contextlib.suppress(OSError, ValueError):
+            while chunk := os.read(process.stderr.fileno(), 1 << 16):
+                words[0] = (words[0] + chunk)[-2000:]
+
+    charge = Charge(process.pid, limit)
+    drain = threading.Thread(target=swallow, daemon=True)
+    drain.start()
+    try:
+        while not charge.over:
+            drain.join(0.1)
+            # What it has started itself may hold the stream open.
+            if drain.is_alive() and process.poll() is None:
+                continue
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(0.1)
+                return words[0]
+        return None
+    finally:
+        _end(process)
+        drain.join(1)
+        if not drain.is_alive() and process.stderr is not None:
+            process.stderr.close()
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End it where it still runs, as when Ctrl-C ends the audit, and whatever it has started."""
+    with contextlib.suppress(OSError):
+        if sys.platform == "win32":
+            process.kill()
+        else:
+            os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def domain_of_command(domain: Domain, **changes: Any) -> Domain:

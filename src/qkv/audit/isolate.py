@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 from . import wire
 from .call import Call, Result
+from .charge import Charge
 from .deliver import deliver
 from .domain import Domain
 from .kernel import Kernel
@@ -188,7 +189,7 @@ class Child:
             raise _OverError(self._death()) from None
 
     def _read(self, seconds: float, first: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
-        deadline = time.monotonic() + seconds
+        charge = Charge(self._process.pid if self._process else 0, seconds)
 
         def read(count: int) -> bytes:
             parts = []
@@ -201,7 +202,7 @@ class Child:
                     parts.append(part)
                     count -= len(part)
                     continue
-                if time.monotonic() > deadline:
+                if charge.over:
                     raise _OverError(f"no answer within {seconds:g} s", hang=1)
                 if self._printed > _FLOOD:
                     raise _OverError(f"printed more than {_FLOOD >> 20} MB")
