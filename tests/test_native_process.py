@@ -169,31 +169,41 @@ def _child(seed: int) -> np.ndarray:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_forking_inside_a_call():
     """A signal handler forks while the pool is at work: the child is told, the parent goes on."""
+    # How long a call takes is the machine's affair, so the call grows until the fork has fallen into it: a child that
+    # was forked before or after says 3, and there is no child yet where the call was over first.
     code = """
-import os, signal, sys, warnings
+import os, signal, warnings
 import numpy as np
 import native_calls as calls
 from qkv.engines import native
 warnings.simplefilter("ignore")
-q, k, v = calls.operands(np.random.default_rng(0), (1,), 8, 8, 3000, 3000, 64, 64)
-call = calls.build(q, k, v, tile_rows=32, threads=2)
 children = []
-def handler(*_):
-    children.append(os.fork())
-signal.signal(signal.SIGALRM, handler)
-signal.setitimer(signal.ITIMER_REAL, 0.12)
-try:
-    native.run(call)
-    forked = None
-except RuntimeError as error:
-    forked = str(error)
-if children == [0]:
-    small = calls.build(*(x[:, :, :50] for x in (q, k, v)), tile_rows=4, threads=2)
-    ok = forked and "forked" in forked and np.isfinite(native.run(small).output).all()
-    os._exit(7 if ok else 1)
-assert forked is None
-assert os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]) == 7
-print("fine")
+signal.signal(signal.SIGALRM, lambda *_: children.append(os.fork()))
+for keys in (3000, 6000, 12000, 24000, 48000):
+    q, k, v = calls.operands(np.random.default_rng(0), (1,), 8, 8, 3000, keys, 64, 64)
+    call = calls.build(q, k, v, tile_rows=32, threads=2)
+    children.clear()
+    signal.setitimer(signal.ITIMER_REAL, 0.12)
+    try:
+        native.run(call)
+        forked = None
+    except RuntimeError as error:
+        forked = str(error)
+    if children == [0]:
+        if forked is None:
+            os._exit(3)
+        small = calls.build(*(x[:, :, :50] for x in (q, k, v)), tile_rows=4, threads=2)
+        os._exit(7 if "forked" in forked and np.isfinite(native.run(small).output).all() else 1)
+    assert forked is None
+    while not children:
+        signal.pause()
+        if children == [0]:
+            os._exit(3)
+    said = os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1])
+    if said != 3:
+        assert said == 7
+        print("fine")
+        break
 """
     done = run_python(code)
     assert done.stdout.split() == ["fine"], done.stderr
@@ -201,15 +211,15 @@ print("fine")
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_ctrl_c_stops_a_long_call(threads):
-    q, k, v = calls.operands(np.random.default_rng(0), (4,), 8, 8, 6000, 6000, 64, 64)
+    q, k, v = calls.operands(np.random.default_rng(0), (1,), 8, 1, 8000, 120_000, 64, 64)
     call = calls.build(q, k, v, tile_rows=6000, threads=threads)
     begin = time.perf_counter()
     timer = threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT))
     timer.start()
     with pytest.raises(KeyboardInterrupt):
         native.run(call)
-    # The whole call takes tens of seconds.
-    assert time.perf_counter() - begin < 2
+    # The whole call takes tens of seconds on the fastest machine; a busy one may be late.
+    assert time.perf_counter() - begin < 10
     small = sample()
     assert np.isfinite(native.run(small).output).all()
 
@@ -317,7 +327,7 @@ def test_a_small_call_costs_little():
     q, k, v = calls.operands(np.random.default_rng(0), (1,), 1, 1, 2, 2, 8, 8)
     call = calls.build(q, k, v)
     native.run(call)
-    best = min(_timed(call) for _ in range(200))
+    best = min(_timed(call) for _ in range(500))
     assert best < 1e-3  # it is a few microseconds; a shared machine may be slow
 
 
