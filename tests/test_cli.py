@@ -203,7 +203,7 @@ def test_nothing_optional_is_imported_before_it_is_used() -> None:
 
 
 def test_without_rich_json_works(tmp_path: Path, tensors: Path) -> None:
-    for words in (EXAMPLE, ["info"], ["demo"], ["attend", tensors]):
+    for words in (EXAMPLE, ["info"], ["demo", "--no-page"], ["attend", tensors]):
         done = process(*words, "--json", python=WITHOUT_RICH, cwd=tmp_path)
         assert (done.returncode, done.stderr) == (0, "")
         json.loads(done.stdout)
@@ -577,7 +577,7 @@ def test_names_in_a_file_cannot_drive_the_terminal(run: Run, tensors: Path) -> N
 
 
 def test_demo_shows_computes_and_checks(run: Run, tmp_path: Path) -> None:
-    code, out, err = run("demo")
+    code, out, err = run("demo", "--no-page")
     assert (code, err) == (0, "")
     assert max(len(line) for line in out.splitlines()) <= 80
     header = out.splitlines()[0]
@@ -592,7 +592,7 @@ def test_demo_shows_computes_and_checks(run: Run, tmp_path: Path) -> None:
 
 
 def test_demo_numbers_are_computed(run: Run) -> None:
-    code, out, _ = run("demo", "--json", "--out", "elsewhere")
+    code, out, _ = run("demo", "--json", "--no-page", "--out", "elsewhere")
     assert code == 0
     record = json.loads(out)
     head = load_head()
@@ -622,6 +622,7 @@ def test_demo_numbers_are_computed(run: Run) -> None:
     assert [round(x, 3) for x in record["example"]["context"]] == [7.311, 5.379]
     assert record["example_masked"]["weights"] == [1, 0]
     assert Path(record["picture"]) == Path("elsewhere/head.svg")
+    assert record["page"] is None
 
 
 def test_demo_cannot_write(run: Run, tmp_path: Path) -> None:
@@ -662,13 +663,13 @@ def on_terminal(*words: str, **environment: str) -> str:
 
 
 def test_colour_on_a_terminal_and_none_with_no_color(tmp_path: Path) -> None:
-    words = ("demo", "--out", str(tmp_path))
+    words = ("demo", "--no-page", "--out", str(tmp_path))
     assert "\x1b[" in on_terminal(*words)
     assert "\x1b" not in on_terminal(*words, NO_COLOR="1")
 
 
 def test_a_pipe_gets_no_escapes_and_80_columns(tmp_path: Path) -> None:
-    piped = process("demo", "--out", tmp_path / "d", env={**os.environ, "COLUMNS": "200"})
+    piped = process("demo", "--no-page", "--out", tmp_path / "d", env={**os.environ, "COLUMNS": "200"})
     assert piped.returncode == 0
     assert "\x1b" not in piped.stdout
     assert max(len(line) for line in piped.stdout.splitlines() if str(tmp_path) not in line) <= 80

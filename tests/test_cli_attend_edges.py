@@ -157,7 +157,7 @@ def test_an_engine_that_is_none_is_one_sentence(
 
 def test_the_engine_that_is_named_is_the_one_that_runs(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QKV_ENGINE", "numpy")
-    assert run("demo")[1].startswith(f"qkv {qkv.__version__} · NumPy engine (1 thread) · ")
-    assert json.loads(run("demo", "--json")[1])["info"]["engine"] == "numpy"
+    assert run("demo", "--no-page")[1].startswith(f"qkv {qkv.__version__} · NumPy engine (1 thread) · ")
+    assert json.loads(run("demo", "--json", "--no-page")[1])["info"]["engine"] == "numpy"
     assert "engine    NumPy engine (1 thread)\n" in run("info")[1]
     assert json.loads(run("attend", "t.npz", "--json")[1])["plan"]["engine"] == "numpy"

@@ -1,4 +1,7 @@
-"""`qkv demo`: attention computed, traced and checked, on a worked example and on a trained head reading a real text."""
+"""`qkv demo`: attention computed, traced and checked, on a worked example and on a trained head reading a real text.
+
+Where a real model is installed it reads the text too, and the demo ends in a page of what its heads read.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from . import draw
+from . import demo_page, draw
 from .info import header
 
 if TYPE_CHECKING:
@@ -35,12 +38,17 @@ def add_command(commands: Any) -> None:
         "demo",
         help="see attention computed, traced and checked",
         description="A worked example, then a trained head reading a real text, checked against the definition and the "
-        "model, then what its mask keeps from leaking.",
+        "model, then what its mask keeps from leaking, then a page of what a real model reads.",
         allow_abbrev=False,
     )
     parser.add_argument(
-        "--out", metavar="DIR", type=Path, default=Path("demo"), help="folder for the picture (default: demo)"
+        "--out",
+        metavar="DIR",
+        type=Path,
+        default=Path("demo"),
+        help="folder for the picture and the page (default: demo)",
     )
+    parser.add_argument("--no-page", action="store_true", help="leave out the real model and its page")
     parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
     parser.set_defaults(run=run)
 
@@ -61,6 +69,12 @@ def run(arguments: argparse.Namespace) -> int:
     leaked = leak(head, reading, attention(head.query, head.key, head.value))
     picture = save_picture(head, row, arguments.out)
     example, masked = trace(QUERY, KEYS, VALUES), trace(QUERY, KEYS, VALUES, FIRST_ONLY)
+
+    def page() -> demo_page.Page | str | None:
+        if arguments.no_page:
+            return None
+        return demo_page.make("".join(head.tokens), head.default_query + 1, arguments.out, show=not arguments.json)
+
     if arguments.json:
         draw.write_json(
             {
@@ -80,6 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
                 "check": asdict(checked),
                 "leak": asdict(leaked),
                 "picture": str(picture),
+                "page": demo_page.record(page()),
             }
         )
         return 0
@@ -107,6 +122,7 @@ def run(arguments: argparse.Namespace) -> int:
         "and run it on this very head (docs/images/lesson.png and lab.png show it).",
         indent=2,
     )
+    demo_page.show(page())
     return 0
 
 
