@@ -6,6 +6,7 @@
 #include "buffer.h"
 #include "dispatch.h"
 #include "inquire.h"
+#include "overlook.h"
 #include "recipe.h"
 #include "retreat.h"
 
@@ -149,4 +150,5 @@ NB_MODULE(_native, m) {
   bind_recipe(m);
   bind_backward(m);
   bind_answers(m);
+  bind_survey(m);
 }

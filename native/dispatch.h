@@ -3,12 +3,14 @@
 #include "answers.h"
 #include "backward.h"
 #include "qkv.h"
+#include "survey.h"
 
 typedef struct qkv_level {
   const char *name;
   qkv_attend_fn attend;
   qkv_backward_fn backward;
   qkv_answers_fn answers;
+  qkv_survey_fn survey;
 } qkv_level;
 
 // The levels that are built in and that processor and operating system support.

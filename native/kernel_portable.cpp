@@ -5,3 +5,5 @@
 #include "kernel/backward.hpp"
 #define QKV_LEVEL_ANSWERS qkv_answers_portable
 #include "kernel/answers.hpp"
+#define QKV_LEVEL_SURVEY qkv_survey_portable
+#include "kernel/survey.hpp"

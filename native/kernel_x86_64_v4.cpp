@@ -5,3 +5,5 @@
 #include "kernel/backward.hpp"
 #define QKV_LEVEL_ANSWERS qkv_answers_x86_64_v4
 #include "kernel/answers.hpp"
+#define QKV_LEVEL_SURVEY qkv_survey_x86_64_v4
+#include "kernel/survey.hpp"

@@ -1499,6 +1499,24 @@ CASES = [
         lambda: attention(zeros(2, 4), zeros(3, 4), zeros(3, 4)).pooled(2, 4),
     ),
     Case(
+        "survey-one-axis",
+        qkv.ArgumentError,
+        "queries and keys must be given both or neither, but one came; a map has rows and columns",
+        lambda: attention(zeros(2, 4), zeros(3, 4), zeros(3, 4)).survey(2),
+    ),
+    Case(
+        "survey-positions",
+        qkv.DTypeError,
+        "positions must be whole numbers, but has dtype float64; count from the first key",
+        lambda: attention(zeros(2, 4), zeros(3, 4), zeros(3, 4)).survey(positions=np.zeros(2)),
+    ),
+    Case(
+        "survey-positions-shape",
+        qkv.ShapeError,
+        "positions must be of shape (L,) or (B…, L) with L = 2, but (3,) came; one place a row",
+        lambda: attention(zeros(2, 4), zeros(3, 4), zeros(3, 4)).survey(positions=np.zeros(3, int)),
+    ),
+    Case(
         "layer-heads",
         qkv.ArgumentError,
         "heads must be a whole number of at least 1, but 0 came; it is in the model's configuration",

@@ -11,14 +11,14 @@ import numpy as np
 from . import engines, questions, recipes
 from .contract import canonical, refuse_foreign
 from .diagnose import raise_faults
-from .errors import ArgumentError, DTypeError, shown
+from .errors import ArgumentError, DTypeError, ShapeError, shown
 from .floats import Array
 from .interop import to_numpy
 from .plan import Plan
-from .pooled import pooled
+from .pooled import pooled, survey
 from .problem import Problem
 
-__all__ = ["Attention", "Contributions", "Influence", "attend", "attention"]
+__all__ = ["Attention", "Contributions", "Influence", "Survey", "attend", "attention"]
 
 
 def attend(
@@ -162,6 +162,22 @@ class Top:
 
 
 @dataclass(frozen=True, eq=False)
+class Survey:
+    """What one pass over all pairs says of the weights, (B…, H, …) each.
+
+    Attributes:
+        entropy: nats, as `Attention.entropy`, (L). distance: mean of position − j under the weights renormalised over the
+            keys, (L); NaN for a row that reads no key. received: sum of each key's weight over the rows, (S).
+        pooled: the map as from `Attention.pooled`, (queries, keys), or None.
+    """
+
+    entropy: Any
+    distance: Any
+    received: Any
+    pooled: Any
+
+
+@dataclass(frozen=True, eq=False)
 class Contributions:
     """What each key put into one query's output, (B…, H, S) each (without H where one head was asked).
 
@@ -274,13 +290,47 @@ class Attention:
         >>> qkv.attention(x, x, x, mask=qkv.causal()).pooled(2, 2).round(2).tolist()
         [[[1.0, 0.0], [0.33, 0.33]]]
         """
+        return self._give(pooled(self._problem, self._plan, *self._cells(queries, keys)))
+
+    def _cells(self, queries: int, keys: int) -> tuple[int, int]:
         p = self._problem
         for name, cells, size, axis in (("queries", queries, p.queries, "L"), ("keys", keys, p.keys, "S")):
             if isinstance(cells, bool) or not isinstance(cells, (int, np.integer)) or not 1 <= cells <= size:
                 raise ArgumentError(
                     f"{name} must be a number of cells within 1…{axis} = {size}, but {cells!r} came; pass min({axis}, what fits the picture)"
                 )
-        return self._give(pooled(p, self._plan, int(queries), int(keys)))
+        return int(queries), int(keys)
+
+    def survey(self, queries: int | None = None, keys: int | None = None, *, positions: Any = None) -> Survey:
+        """Entropy, mean distance, received mass and a pooled map, all from one pass over the pairs.
+
+        Args:
+            queries, keys: rows and columns of the map as in `pooled`, both or neither.
+            positions: where each row stands among the keys, (L,) or (B…, L) whole numbers; as the mask has it if left out.
+
+        >>> import numpy as np, qkv
+        >>> x = np.zeros((1, 4, 2))
+        >>> seen = qkv.attention(x, x, x, mask=qkv.causal()).survey(2, 2)
+        >>> seen.distance.tolist(), seen.pooled.round(2).tolist()
+        ([[0.0, 0.5, 1.0, 1.5]], [[[1.0, 0.0], [0.33, 0.33]]])
+        """
+        p = self._problem
+        if (queries is None) != (keys is None):
+            raise ArgumentError(
+                "queries and keys must be given both or neither, but one came; a map has rows and columns"
+            )
+        cells = None if queries is None or keys is None else self._cells(queries, keys)
+        at = p.positions
+        if positions is not None:
+            at = to_numpy(positions, "positions")
+            if not np.issubdtype(at.dtype, np.integer):
+                raise DTypeError(f"positions must be whole numbers, but has dtype {at.dtype}; count from the first key")
+            if at.shape not in ((p.queries,), (*p.batch, p.queries)):
+                raise ShapeError(
+                    f"positions must be of shape (L,) or (B…, L) with L = {p.queries}, but {at.shape} came; one place a row"
+                )
+            at = at.reshape(-1, p.queries).astype(np.int64)
+        return Survey(*(None if x is None else self._give(x) for x in survey(p, self._plan, at, cells)))
 
     def contributions(self, query: int, *, head: int | None = None) -> Contributions:
         """What each key put into the output of one query row: α_j v_j, its norm and its share along the output.

@@ -188,3 +188,8 @@ def backward_plan(problem: Problem, plan: Plan) -> Plan:
     groups = problem.batches * problem.groups
     spread = plan.threads > 1 and groups < 4 * plan.threads and groups % plan.threads != 0
     return replace(plan, tile=max(1, lanes // problem.sharing), block=block, split=512, spread=spread)
+
+
+def survey_plan(problem: Problem, plan: Plan) -> Plan:
+    """The plan of a survey of the same problem: its tiles are rows of one head, so they take as many as a group's did."""
+    return replace(plan, tile=plan.tile * problem.sharing)

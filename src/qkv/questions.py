@@ -231,6 +231,16 @@ def _shares(problem: Problem, sink: Array | None) -> tuple[Array, Array]:
     return base, whole
 
 
+def survey_states(problem: Problem) -> tuple[Array, Array, Array]:
+    """(base, whole, part), (N, H, L) each: exp(score - base) is, over whole, a weight among the keys, times part one beside the sink."""
+    base, whole = _shares(problem, None)
+    if problem.sink is None:
+        return base, whole, 1 / whole
+    beside, total = _shares(problem, problem.sink)
+    with np.errstate(all="ignore"):
+        return base, whole, np.exp(base - beside) / total
+
+
 @dataclass(frozen=True, eq=False)
 class OneQuery:
     """One query row over all keys in float64: (N, H, S) scores, masses exp(score - max), weights and allowed pairs.

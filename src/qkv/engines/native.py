@@ -235,6 +235,69 @@ def answers(
     )
 
 
+def survey(
+    call: Call,
+    base: Array,
+    whole: Array,
+    part: Array,
+    position: Array,
+    *,
+    entropy: Array | None = None,
+    distance: Array | None = None,
+    received: tuple[Array, Array, float] | None = None,
+    pooled: tuple[Array, Array, Array] | None = None,
+    first: tuple[int, int] = (0, 0),
+    level_name: str | None = None,
+) -> None:
+    """A summary's questions about the weights in one pass over a call's pairs, answered into the arrays given.
+
+    Args:
+        base, whole, part: (N, H, L) in the compute dtype: a weight is exp(score - base) / whole among the keys alone and
+            exp(score - base) * part beside the sink; base finite, the others NaN for a row that has no right answer.
+        position: int64 (1 or N, L), where each row stands among the keys.
+        entropy, distance: (N, H, L).
+        received: int64 (N, H, S), uint8 (N, H, S) and a unit: sums of weights in units of 1 / unit are added to the first,
+            and the second becomes 1 where a row without a right answer may read the key.
+        pooled: zeros (N, H, bands, cells), and the int64 edges of bands and cells. first: number of the call's first row
+            and first key among those edges.
+    """
+    sums, spoiled, unit = (None, None, 1.0) if received is None else received
+    cells, row_edge, key_edge = (None, None, None) if pooled is None else pooled
+    _loaded().survey(
+        _index(level_name or level()),
+        call.query,
+        call.key,
+        _DTYPES[call.dtype],
+        call.scale,
+        call.softcap or 0.0,
+        call.slopes,
+        call.offset,
+        call.bias,
+        _DTYPES[call.bias_dtype],
+        call.allow,
+        call.lo,
+        call.hi,
+        call.origin,
+        call.tile_rows,
+        call.block,
+        call.split,
+        call.threads,
+        base,
+        whole,
+        part,
+        position,
+        entropy,
+        distance,
+        sums,
+        spoiled,
+        unit,
+        cells,
+        row_edge,
+        key_edge,
+        *first,
+    )
+
+
 def recipe(call: Call, axes: int) -> Any:
     """The call kept without its arrays; `.run(query, key, value, output, lse)` carries it out on others of those sizes.
 

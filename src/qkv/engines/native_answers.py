@@ -6,13 +6,14 @@ NaN where a row has no right answer.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..floats import Array
-from ..plan import RECEIVED_KEYS, Plan
+from ..plan import RECEIVED_KEYS, Plan, survey_plan
 from ..problem import Problem
 from . import native
 from .native_call import parts
@@ -59,6 +60,51 @@ def top(problem: Problem, plan: Plan, base: Array, whole: Array, count: int) -> 
     if problem.lost is not None:
         weight[problem.lost] = np.nan
     return index, weight
+
+
+def survey(
+    problem: Problem,
+    plan: Plan,
+    states: tuple[Array, Array, Array],
+    position: Ints,
+    edges: tuple[Ints, Ints] | None,
+    *,
+    sums: bool = True,
+) -> tuple[Array, Array, Array, Array | None]:
+    """(entropy, distance, received, pooled), see `questions.survey`; the first three only where `sums`."""
+    base = states[0]
+    entropy, distance = np.zeros_like(base), np.zeros_like(base)
+    received = np.zeros((*base.shape[:-1], problem.keys), np.int64)
+    spoiled = np.zeros(received.shape, np.uint8)
+    # No sum of as many weights as there are rows leaves the whole numbers.
+    unit = math.ldexp(1.0, 61 - max(problem.queries, 1).bit_length())
+    pooled = None
+    if edges is not None:
+        pooled = np.zeros((*base.shape[:-1], edges[0].size - 1, edges[1].size - 1), base.dtype)
+    for batch, rows, call, keys in parts(problem, survey_plan(problem, plan), "output"):
+        at = (batch, slice(None), rows)
+        mine = received[batch][..., keys]
+        part = [np.empty(base[at].shape, base.dtype) for _ in range(2)]
+        counted = np.zeros(mine.shape, np.int64), np.zeros(mine.shape, np.uint8)
+        native.survey(
+            call,
+            _flat(states[0][at]),
+            _flat(states[1][at]),
+            _flat(states[2][at]),
+            _flat(position[batch if position.shape[0] > 1 else slice(None), rows]),
+            entropy=part[0] if sums else None,
+            distance=part[1] if sums else None,
+            received=(*counted, unit) if sums else None,
+            pooled=None if pooled is None or edges is None else (pooled[batch], *edges),
+            first=(rows.start or 0, keys.start),
+        )
+        if sums:
+            entropy[at], distance[at] = part
+            received[batch, :, keys] += counted[0]
+            spoiled[batch, :, keys] |= counted[1]
+    out = (received / unit).astype(base.dtype)
+    out[spoiled != 0] = np.nan
+    return entropy, distance, out, pooled
 
 
 def _flat(array: Array) -> Any:
