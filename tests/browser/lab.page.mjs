@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
-import { enter, grade, ready, settingsOf, settled, solution, tabTo, test, type } from "./harness.mjs";
+import { enter, grade, ready, settingsOf, settled, solution, tabTo, test, type, violations } from "./harness.mjs";
 
 /** The promise is a message within 5 s of the moment the code starts: what it came to, or that the machine is busy. */
 const PROMISE = 5000;
@@ -282,6 +282,49 @@ test("an own failure joins the lab's cases", async ({ serve, open }) => {
   assert.match(await page.locator(".result .banner").first().textContent(), /Passed\. 44 of 44/);
 });
 
+test("an own failure shows what libraries do with such an input", async ({ serve, open }) => {
+  const server = await serve();
+  const page = await open();
+  await enter(page, server.link, "#/lab/attention");
+  await type(page, solution);
+  const section = page.getByRole("region", { name: "What libraries do with such an input" });
+  const asked = async (text) => {
+    await tryInput(page, "python", text);
+    await section.locator("table, .hint").last().waitFor();
+    return section.locator("caption").allTextContents();
+  };
+  assert.deepEqual(await asked("attend([1], [[1]], [[2]], [False])"), ["Asked: a row that may read nothing"]);
+  // A row says what is done, and by whom, in which version.
+  const row = section.getByRole("row", { name: /mean of every V/ });
+  assert.match(await row.getByRole("cell").textContent(), /JAX \d+\.\d+\.\d+/);
+  assert.match(await section.getByRole("rowheader").first().textContent(), /^answers 0/);
+  assert.match(await section.locator(".hint").textContent(), /qkv audit --all: \d{4}-\d\d-\d\d, qkv /);
+  // It is beside the status, which would read it out, and not in it.
+  assert.equal(await page.locator("[role=status] table").count(), 0);
+  assert.deepEqual(await asked("attend([1], [[1], [nan]], [[2], [nan]], [True, False])"), [
+    "Asked: a forbidden key of NaN, forbidden by mask",
+    "Asked: a forbidden value of NaN, forbidden by mask",
+  ]);
+  for (const [width, colorScheme] of [[1280, "light"], [390, "dark"], [390, "light"]]) {
+    await page.setViewportSize({ width, height: 900 });
+    await page.emulateMedia({ colorScheme });
+    assert.deepEqual(await violations(page), []);
+    assert.ok((await page.evaluate(() => document.documentElement.scrollWidth)) <= width, `${width} px`);
+    if (settingsOf.shots) await section.screenshot({ path: join(settingsOf.shots, `elsewhere-${width}-${colorScheme}.png`) });
+  }
+  // What nobody was asked is said, and so is what cannot be read.
+  assert.deepEqual(await asked("attend([1], [[1]], [[2, 3], [4]], [True])"), []);
+  assert.match(await section.textContent(), /None of them was asked for an input of this kind/);
+  await page.route("**/api/elsewhere.json", (route) => route.fulfill({ status: 503, json: { error: "no such luck" } }));
+  await page.reload();
+  await ready(page);
+  assert.deepEqual(await asked("attend([1], [[1]], [[2]], [False])"), []);
+  assert.match(await section.textContent(), /cannot be read now: no such luck/);
+  await page.unroute("**/api/elsewhere.json");
+  page.troubles.length = 0; // the browser logs the refusal
+  assert.equal((await asked("attend([1], [[1]], [[2]], [False])")).length, 1);
+});
+
 test("a failure on which the own function hangs, dies or is not there", async ({ serve, open }) => {
   const server = await serve();
   const page = await open();
@@ -337,7 +380,7 @@ test("Pyodide reports what CPython reports", async ({ serve, open }) => {
     const interpreter = await WebAssembly.compileStreaming(fetch("pyodide/pyodide.asm.wasm"));
     const library = await (await fetch("pyodide/python_stdlib.zip")).arrayBuffer();
     const files = {};
-    for (const name of ["plain.py", "grader.py"]) files[name] = await (await fetch(`py/${name}`)).text();
+    for (const name of ["plain.py", "grader.py", "alike.py"]) files[name] = await (await fetch(`py/${name}`)).text();
     const worker = new Worker("assets/worker.js", { type: "module" });
     const ask = (message, done) =>
       new Promise((resolve, reject) => {

@@ -73,7 +73,7 @@ def test_every_python_file_that_config_names_is_there(browser):
     assert config == browser.ask("GET", "/api/config")
     assert (config["version"], config["static"]) == (qkv.__version__, False)
     assert config["notebook_path"].endswith("notebook.db")
-    assert {"plain.py", "grader.py"} <= set(config["python"])
+    assert {"plain.py", "grader.py", "alike.py"} <= set(config["python"])
     for path in config["python"].values():
         compile(browser.call("GET", f"/{path}")[2], path, "exec")
 

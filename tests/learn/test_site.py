@@ -33,6 +33,7 @@ def test_a_site_answers_as_the_server_does(place):
     """What the page reads is the same under the same relative address; only that it is static is another fact."""
     folder = export(place)
     paths = ["api/lessons.json", "api/lessons/sample.json", "api/lessons/sample/solution.json", "api/head.json"]
+    paths.append("api/elsewhere.json")
     with running(place / "n.db", place / "page", place / "content") as browser:
         for path in paths:
             assert json.loads((folder / path).read_text()) == browser.ask("GET", f"/{path}")

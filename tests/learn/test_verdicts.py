@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from qkv.errors import ArgumentError
-from qkv.learn.verdicts import elsewhere, verdicts
+from qkv.learn.verdicts import elsewhere, table, verdicts
 
 
 def test_verdicts_are_found_by_clause() -> None:
@@ -31,3 +31,26 @@ def test_every_clause_can_be_asked() -> None:
         elsewhere(clause)
     with pytest.raises(ArgumentError, match="clause must be among A1"):
         elsewhere("Z9")
+
+
+def test_the_table_of_the_page_names_every_library_once() -> None:
+    """C2, B4: each kernel that was asked is in one row, with its library's version; the contract's way comes first."""
+    whole = verdicts()
+    shown = table()
+    assert shown["made"] == whole["made"]
+    for case, told in shown["cases"].items():
+        names = [name for some in whole["cases"][case]["does"].values() for name in some if not name.startswith("qkv")]
+        functions = [
+            (who["library"], function)
+            for row in told["does"]
+            for who in row["who"]
+            for function in who["functions"] or [""]
+        ]
+        assert len(functions) == len(set(functions)) == len(names)
+        assert sum(row["right"] for row in told["does"]) <= 1
+        assert all(not row["right"] for row in told["does"][1:])
+    zero, *_ = shown["cases"]["C2-mask"]["does"]
+    assert (zero["what"], zero["right"]) == ("answers 0", True)
+    refused = shown["cases"]["B4-numbers"]["does"][0]
+    assert (refused["what"], refused["right"]) == ("refuses it", True)
+    assert {"library": "JAX", "version": whole["versions"]["jax"], "functions": []} in refused["who"]

@@ -12,7 +12,7 @@ from qkv.files.extras import how_to_install
 __all__ = ["assets_folder", "page", "worker_files"]
 
 #: What the lab's worker loads, by the name of the file, from the package's folder. Loose files beside each other there.
-_WORKER_FILES = ("plain.py", "learn/grader.py")
+_WORKER_FILES = ("plain.py", "learn/grader.py", "learn/alike.py")
 
 
 def assets_folder() -> Path:

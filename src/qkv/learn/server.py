@@ -36,6 +36,7 @@ from .lessons import Lesson
 from .notebook import Conflict, Notebook
 from .notebook_document import to_markdown
 from .notebook_file import BusyError, NotebookError, NotebookFullError
+from .verdicts import table
 
 __all__ = ["IMPORT_LIMIT", "SAVE_LIMIT", "create_app", "listen", "make_server", "serve"]
 
@@ -134,6 +135,7 @@ class _Pages:
         self.documents: dict[str, Answer] = {
             "config": self.config,
             "head": self.head,
+            "elsewhere": self.elsewhere,
             "lessons": self.list_lessons,
             "lessons/{lesson}/solution": self.solution,
             "lessons/{lesson}": self.lesson,
@@ -159,6 +161,9 @@ class _Pages:
 
     async def head(self, request: Request) -> Response:
         return _Json(await run_in_threadpool(chosen_rows))
+
+    async def elsewhere(self, request: Request) -> Response:
+        return _Json(table())
 
     async def python(self, request: Request) -> Response:
         found = self._python.get(request.path_params["name"])

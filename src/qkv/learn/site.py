@@ -14,6 +14,7 @@ from .assets import page, worker_files
 from .guard import policy
 from .head import chosen_rows
 from .lessons import Lesson
+from .verdicts import table
 
 __all__ = ["export_site"]
 
@@ -80,6 +81,7 @@ def _write(folder: Path, lessons: tuple[Lesson, ...], assets: Path, solutions: b
     paths = {name: f"py/{name}" for name in python}
     _json(folder / "config.json", {"version": __version__, "static": True, "site": "qkv learn", "python": paths})
     _json(folder / "api" / "head.json", chosen_rows())
+    _json(folder / "api" / "elsewhere.json", table())
     _json(folder / "api" / "lessons.json", [lesson.summary() for lesson in lessons])
     for lesson in lessons:
         _json(folder / "api" / "lessons" / f"{lesson.id}.json", lesson.to_dict(solutions=solutions))

@@ -5,6 +5,7 @@ import { day } from "../app.ts";
 import { wellFormed } from "../autosave.ts";
 import { h, put, unique } from "../dom.ts";
 import type { Failure, Lesson } from "../types.ts";
+import { elsewhere } from "./elsewhere.ts";
 import { answers, clause, failureView, NEXT, stopSentence } from "./report.ts";
 import { pythonOf } from "./shared.ts";
 
@@ -33,6 +34,8 @@ interface Written {
 
 export function failureForm(app: App, lesson: Lesson, code?: () => string, changed: () => void = () => undefined): HTMLElement {
   const result = h("div", { class: "failure-result", role: "status" });
+  // Beside the status, which is read out when it changes, and not in it: a table is read by who wants it.
+  const others = h("div", { class: "others" });
   const list = h("div", {});
   const formId = unique("form");
   const noteId = unique("why");
@@ -94,6 +97,7 @@ export function failureForm(app: App, lesson: Lesson, code?: () => string, chang
 
   test.addEventListener("click", async () => {
     test.disabled = true;
+    put(others);
     await app.trying(async () => {
       const { form, note } = written;
       const text = asWritten();
@@ -102,6 +106,7 @@ export function failureForm(app: App, lesson: Lesson, code?: () => string, chang
       );
       if (typeof tried === "string") return put(result, h("p", { class: "trouble" }, tried));
       put(result, verdictView(tried));
+      put(others, elsewhere(tried.alike));
       const mended = wellFormed(text) !== text || wellFormed(note) !== note;
       if (mended) result.append(h("p", { class: "trouble" }, "Half of a character in it, which no file can hold, is kept as \ufffd."));
       await keep({ lesson: lesson.id, form, text: wellFormed(text), note: wellFormed(note), verdict: tried });
@@ -139,14 +144,15 @@ export function failureForm(app: App, lesson: Lesson, code?: () => string, chang
     h(
       "p",
       {},
-      "Write down an input that you think breaks attend. It is run on your own function and on the definition. nan, inf " +
-        "and -inf can be written, too.",
+      "Write down an input that you think breaks attend. It is run on your own function and on the definition, and you see " +
+        "what well-known libraries do with such an input. nan, inf and -inf can be written, too.",
     ),
     h("div", { class: "field" }, h("label", { for: formId }, "Written as"), kind),
     fields,
     h("div", { class: "number-field" }, h("label", { for: noteId }, "Why"), note),
     h("div", { class: "buttons" }, test),
     result,
+    others,
     list,
   );
 }

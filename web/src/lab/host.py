@@ -3,6 +3,7 @@
 import json
 from time import perf_counter
 
+import alike
 import grader
 import plain
 
@@ -127,7 +128,8 @@ def _try(source, text, stopped, tell):
         if outcome["kind"] != "loaded":
             return {"unloaded": outcome}
         tell({"event": "loaded"})
-    return grader.try_input(local if stopped is None else Stopped(stopped), problem)
+    record = grader.try_input(local if stopped is None else Stopped(stopped), problem)
+    return record | {"alike": alike.alike(problem)}
 
 
 def _depth(text):

@@ -57,7 +57,7 @@ async function load({ interpreter, library, files }: Start): Promise<Call> {
   pyodide.runPython(
     "sys.path.remove('/lab')\n" +
       "import shutil; shutil.rmtree('/lab')\n" +
-      "for name in ('plain', 'host'): sys.modules.pop(name, None)\n" +
+      "for name in ('plain', 'alike', 'host'): sys.modules.pop(name, None)\n" +
       "sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__name__ != 'JsFinder']\n" +
       "for name in [name for name in sys.modules if name.partition('.')[0] in ('js', 'pyodide_js')]: del sys.modules[name]\n",
   );
