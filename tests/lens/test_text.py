@@ -14,22 +14,58 @@ from qkv.errors import ArgumentError, UnsupportedError
 torch = pytest.importorskip("torch")
 
 from qkv import lens  # noqa: E402
+from qkv.lens.reads import interval_reads, reads_of_blocks  # noqa: E402
 
 from .test_rows import CLOSE, layer  # noqa: E402
 
 TOKENS = ["a", "b", "a", "c", "b", "a", "b"]
 
 
-@pytest.mark.parametrize("options", [{}, {"left": 2}, {"sink": True}, {"size": 1}])
+def near(allowed: Any, distance: Any) -> Any:
+    """The recency baseline as its docstring says: in proportion to 1 / (1 + |i − j|) over the allowed keys."""
+    mass = allowed / (1 + np.abs(distance))
+    return mass / np.maximum(mass.sum(axis=-1, keepdims=True), 1e-300)
+
+
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"left": 2},
+        {"sink": True},
+        {"size": 1},
+        {"projected": False},
+        {"both": True},
+        {"holes": True},
+        {"per_head": True},
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("pairs", [1, 1 << 22])
 def test_a_summary_is_made_of_the_weights(options: dict[str, Any], pairs: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["qkv.lens.summary"], "_PAIRS", pairs)
+    monkeypatch.setattr(sys.modules["qkv.lens.scores"], "_PAIRS", pairs)
+    options = dict(options)
+    both, holes, per_head = (options.pop(name, False) for name in ("both", "holes", "per_head"))
     whole = layer(**options)
     size = whole.keys
-    seen = lens.summary(whole, TOKENS[:size])
-    weight = np.asarray(whole.attention().weights(range(size)))
     i, j = np.indices((size, size))
+    if both:
+        whole = replace(
+            whole, reads=interval_reads(np.arange(size)[None], causal=False, left=None, exists=None, keys=size)
+        )
+    if holes:
+        allow = (i >= j) & ((i + j) % 3 > 0)
+        allow[4] = False
+        whole = replace(whole, reads=reads_of_blocks(lambda a, b: allow[None, a:b], size))
+    if per_head:
+        bias = np.where(np.random.default_rng(1).random((1, 4, size, size)) < 0.3, -np.inf, 0.5)
+        whole = replace(whole, bias=bias)
+    seen = lens.summary(whole, TOKENS[:size], cells=3)
+    weight = np.asarray(whole.attention().weights(range(size)))
     allowed = np.broadcast_to(whole.reads.ranges.dense(size)[0], (size, size))
+    if per_head:
+        allowed = allowed & ~np.isneginf(bias[0]).all(axis=0)
     t = np.array(TOKENS[:size])
     sets = {
         "first": j == 0,
@@ -41,22 +77,21 @@ def test_a_summary_is_made_of_the_weights(options: dict[str, Any], pairs: int, m
     assert set(seen.scores) == set(lens.SCORES) == set(sets)
     np.testing.assert_allclose(seen.received, weight.sum(axis=2), rtol=CLOSE, atol=CLOSE)
     mass = weight.sum(axis=-1)
-    np.testing.assert_allclose(seen.mean_distance, (weight * (i - j)).sum(axis=-1) / mass, rtol=CLOSE, atol=CLOSE)
-    profile = np.full((2, 4, size), np.nan)
-    for d in range(size):
-        at = allowed & (i - j == d)
-        if at.any():
-            profile[:, :, d] = weight[:, :, at].mean(axis=-1)
-    np.testing.assert_allclose(seen.by_distance, profile, rtol=CLOSE, atol=CLOSE)
-    distance = np.nan_to_num(profile)[:, :, np.maximum(i - j, 0)] * allowed
-    distance = distance / np.maximum(distance.sum(axis=-1, keepdims=True), 1e-300)
-    even = allowed / allowed.sum(axis=-1, keepdims=True)
+    with np.errstate(all="ignore"):
+        right = (weight * (i - j)).sum(axis=-1) / mass
+    np.testing.assert_allclose(seen.mean_distance, right, rtol=CLOSE, atol=CLOSE)
+    entropy = np.asarray(whole.attention().entropy())
+    np.testing.assert_allclose(seen.entropy, entropy, rtol=CLOSE, atol=CLOSE)
+    np.testing.assert_allclose(seen.effective_keys, whole.attention().effective_keys(), rtol=CLOSE, atol=CLOSE)
+    np.testing.assert_allclose(seen.sink_share, whole.attention().sink_share(), rtol=CLOSE, atol=CLOSE)
+    np.testing.assert_allclose(seen.pooled, whole.attention().pooled(min(size, 3), min(size, 3)), rtol=CLOSE)
+    even = allowed / np.maximum(allowed.sum(axis=-1, keepdims=True), 1)
     for name, inside in sets.items():
         inside = inside & allowed
         rows = inside.any(axis=-1)
         score = seen.scores[name]
         assert score.rows.tolist() == [rows.sum()] * 2
-        for found, of in ((score.value, weight), (score.recency, distance), (score.uniform, even)):
+        for found, of in ((score.value, weight), (score.recency, near(allowed, i - j)), (score.uniform, even)):
             if not rows.any():
                 assert np.isnan(found).all()
                 continue
@@ -64,21 +99,71 @@ def test_a_summary_is_made_of_the_weights(options: dict[str, Any], pairs: int, m
             np.testing.assert_allclose(found, right, rtol=CLOSE, atol=CLOSE)
 
 
+@pytest.mark.parametrize("options", [{}, {"projected": False}, {"shared": False}, {"sink": True}])
+def test_a_sinks_mass_stands_beside_what_it_contributes(options: dict[str, Any]) -> None:
+    whole = layer(**options)
+    seen = lens.summary(whole)
+    for n in range(2):
+        for head in range(4):
+            rows = [lens.row(whole, head, query, sequence=n) for query in range(7)]
+            mass, part = (np.mean([getattr(one, name)[0] for one in rows]) for name in ("weight", "norm_share"))
+            np.testing.assert_allclose(seen.sink_mass[n, head], mass, rtol=CLOSE)
+            np.testing.assert_allclose(seen.sink_contribution[n, head], part, rtol=CLOSE)
+    late = replace(whole, reads=whole.reads.without(0))
+    assert np.isnan(lens.summary(late).sink_mass).all()
+    assert np.isnan(lens.summary(late).sink_contribution).all()
+
+
+def test_some_rows_are_summed_up_at_their_places() -> None:
+    """rectangular: rows 3, 5 and 6 of seven, each where it stands."""
+    whole = layer()
+    at = np.array([3, 5, 6])
+    part, every = lens.summary(whole.part(rows=at), TOKENS), lens.summary(whole, TOKENS)
+    np.testing.assert_allclose(part.mean_distance, every.mean_distance[:, :, at], rtol=CLOSE)
+    weight = np.asarray(whole.attention().weights(at))
+    np.testing.assert_allclose(part.received, weight.sum(axis=2), rtol=CLOSE, atol=CLOSE)
+    np.testing.assert_allclose(part.scores["previous"].value, weight[:, :, range(3), at - 1].mean(axis=-1), rtol=CLOSE)
+
+
 def test_a_head_made_to_read_the_previous_token_scores_1() -> None:
-    """And its recency baseline nearly so: it knows the distance, and that one row of six reads itself."""
+    """And its baselines do not: the previous token is one of the allowed keys, and the second nearest of them."""
     size = 6
     one = np.eye(size)
     head = replace(
         layer(size=size, heads=1, groups=1),
-        query=np.stack([[np.roll(one, 1, axis=0) * 0 + one]] * 2) * 100,
-        key=np.stack([[np.roll(one, -1, axis=1) * 0 + np.roll(one, 1, axis=1)]] * 2),
+        query=np.stack([[one]] * 2) * 100,
+        key=np.stack([[np.roll(one, 1, axis=1)]] * 2),
         value=np.ones((2, 1, size, 1)),
+        projection=lens.Projection(None, None, None),
     )
     seen = lens.summary(head)
     assert set(seen.scores) == {"first", "current", "previous"}
     np.testing.assert_allclose(seen.scores["previous"].value, 1, rtol=CLOSE)
-    np.testing.assert_allclose(seen.scores["previous"].recency, 1 / (1 + 1 / 6), rtol=CLOSE)
-    assert seen.scores["previous"].uniform[0, 0] < 1
+    harmonic = np.cumsum(1 / np.arange(1, size + 1))[1:]
+    np.testing.assert_allclose(seen.scores["previous"].recency, (0.5 / harmonic).mean(), rtol=CLOSE)
+    np.testing.assert_allclose(seen.scores["previous"].uniform, (1 / np.arange(2, size + 1)).mean(), rtol=CLOSE)
+
+
+def test_baselines_of_a_row_know_its_keys_and_their_distance_alone() -> None:
+    """baseline: beside each row, each span and each found head stand even weights and weights by distance."""
+    for options in ({}, {"left": 2}):
+        whole = layer(**options)
+        allowed = np.broadcast_to(whole.reads.ranges.dense(7)[0], (7, 7))
+        i, j = np.indices((7, 7))
+        expected = near(allowed, i - j)
+        for query in range(7):
+            seen = lens.row(whole, 1, query)
+            np.testing.assert_allclose(seen.recency, expected[query], rtol=CLOSE)
+            np.testing.assert_allclose(seen.uniform, allowed[query] / allowed[query].sum(), rtol=CLOSE)
+        assert seen.to_dict()["recency"] == seen.recency.tolist()
+        spans = [lens.Span("a", 0, 3), lens.Span("b", 3, 7)]
+        table = lens.between(whole, 1, spans, spans, quantity="recency")
+        right = [
+            [expected[a.start : a.stop, b.start : b.stop].sum() / (a.stop - a.start) for b in spans] for a in spans
+        ]
+        np.testing.assert_allclose(table, right, rtol=CLOSE)
+        found = lens.find(lens.Capture((whole,), None, None), spans[1], spans[0])
+        assert {one.recency for one in found} == {table[1, 0]}
 
 
 def test_tokens_are_one_for_each_key() -> None:

@@ -14,9 +14,11 @@ from .compare import Difference, compare
 from .forbid import Effect, forbid
 from .layer import Layer, Projection
 from .reads import Reads
+from .reduced import Reduced
 from .row import Row, row
+from .scores import SCORES, Score
 from .spans import Found, Span, between, cut, find
-from .summary import SCORES, Score, Summary, summary
+from .summary import Summary, summary
 
 __all__ = [
     "SCORES",
@@ -27,6 +29,7 @@ __all__ = [
     "Layer",
     "Projection",
     "Reads",
+    "Reduced",
     "Row",
     "Score",
     "Span",

@@ -15,7 +15,9 @@ from qkv.version import __version__
 
 from .calls import Call, watch
 from .layer import Layer
-from .record import record
+from .record import record, rows_of
+from .reduced import Reduced
+from .summary import reduce
 from .weights import neighbours
 
 __all__ = ["Capture", "capture"]
@@ -26,18 +28,19 @@ class Capture:
     """What the attention layers of one forward pass were given.
 
     Attributes:
-        layers: one `Layer` for each call kept, in the order in which the model made them.
+        layers: one `Layer` for each call kept, in the order in which the model made them; or one `Reduced`, where summaries
+            are kept.
         output: what the model returned, bit for bit what it returns without the lens.
         tokens: the pieces of text, one a key, where they were given; else None.
         facts: model, text hash, versions: what a picture needs to be drawn again.
     """
 
-    layers: tuple[Layer, ...]
+    layers: tuple[Any, ...]
     output: Any
     tokens: tuple[str, ...] | None
     facts: Mapping[str, str] = field(default_factory=dict)
 
-    def layer(self, which: int | str) -> Layer:
+    def layer(self, which: int | str) -> Any:
         """The layer of that number (of the model's calls, from 0; negative from the end) or that module name."""
         if isinstance(which, str):
             found = [one for one in self.layers if one.name == which]
@@ -72,6 +75,7 @@ def capture(
     heads: Sequence[int] | int | None = None,
     queries: Any = None,
     attention: str = "model",
+    keep: str = "tensors",
     tokens: Sequence[str] | None = None,
     name: str = "",
 ) -> Capture:
@@ -89,6 +93,9 @@ def capture(
         heads: which query heads; all if left out.
         queries: which query rows: an index, a slice, a sequence; all if left out; "last" is the newest.
         attention: "model": the kernels the model already uses. "qkv": run it on qkv's engine (`qkv.transformers`).
+        keep: "tensors": what the heads were given, so that anything can be asked afterwards. "summaries": as soon as a layer
+            has run it is reduced to its `summary`, with pooled maps, and the exact rows of `queries` ("last" if left out);
+            its tensors are dropped, so that memory does not grow with layers × tokens × width.
         tokens: the pieces of text, one a token of the input.
         name: what pictures call the model.
 
@@ -118,14 +125,24 @@ def capture(
         )
     wanted = None if layers is None else [layers] if isinstance(layers, (int, str)) else list(layers)
     picked = None if heads is None else [heads] if isinstance(heads, int) else list(heads)
+    if keep not in ("tensors", "summaries"):
+        raise ArgumentError(
+            f'keep must be "tensors" or "summaries", but {keep!r} came; "summaries" drops the tensors layer by layer'
+        )
     beside = neighbours(model)
-    kept: list[Layer] = []
+    kept: list[Layer | Reduced] = []
     calls: list[str] = []
 
     def told(call: Call, _: Any) -> None:
         calls.append(call.name)
-        if _asked(wanted, call):
+        if not _asked(wanted, call):
+            return
+        if keep == "tensors":
             kept.append(record(call, picked, rows, beside.get(id(call.module))))
+            return
+        whole = record(call, picked, None, beside.get(id(call.module)))
+        exact = rows_of(call, slice(-1, None) if rows is None else rows, len(whole.rows))
+        kept.append(reduce(whole, exact, tokens))
 
     with _kernels(model, attention), torch.no_grad(), watch(model, told):
         output = _run(model, inputs)

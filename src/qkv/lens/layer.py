@@ -149,6 +149,17 @@ class Layer:
             )
         return out
 
+    def on_host(self) -> Layer:
+        """The same with its tensors as NumPy arrays."""
+        return self
+
+    def pooled(self, rows: int, cols: int, *, sequence: int = 0) -> Array:
+        """(H, r, c): the largest weight of each head in a grid of at most `rows` × `cols` cells over its kept rows and keys."""
+        one = self.part(batch=sequence)
+        one = replace(one, value=np.zeros((*one.key.shape[:3], 1), one.key.dtype))  # a map needs no mixture
+        out: Array = np.asarray(one.attention().pooled(min(rows, len(self.rows)), min(cols, self.keys)))[0]
+        return out
+
     def attention(self) -> Attention:
         """These heads by the engine: `qkv.attention` of what was captured. Empty rows give 0, NaN rows NaN."""
         key, value = self._grouped(self.key), self._grouped(self.value)

@@ -20,7 +20,7 @@ from .layer import Layer
 from .reads import Reads, additive_parts, interval_reads, reads_of_blocks
 from .weights import projection
 
-__all__ = ["record"]
+__all__ = ["record", "rows_of"]
 
 #: Keyword arguments of kernels that leave the meaning of a call alone, or are read below.
 _HARMLESS = {
@@ -45,7 +45,7 @@ def record(call: Call, heads: Any, rows: Any, beside: Any = None) -> Layer:
         raise UnsupportedError(
             f"heads must be within 0…{many - 1} in {call.name}, but {heads} came; leave out what the layer lacks"
         )
-    at = _rows(call, rows, length)
+    at = rows_of(call, rows, length)
     reads, bias, positions = _mask(call, query, keys, length)
     group = picked // (many // key.shape[1])
     used, inverse = np.unique(group, return_inverse=True)
@@ -73,8 +73,10 @@ def host(tensor: Any) -> Array:
     import torch
 
     kept = tensor.detach()
-    kept = kept.to("cpu", torch.float32 if kept.dtype in (torch.float16, torch.bfloat16) else kept.dtype, copy=True)
-    array: Array = kept.contiguous().numpy()
+    narrow = kept.dtype in (torch.float16, torch.bfloat16)
+    there = kept.to("cpu", torch.float32 if narrow else kept.dtype).numpy()
+    # Moved or widened it is new memory already; else it is still the model's.
+    array: Array = np.ascontiguousarray(there) if narrow or kept.device.type != "cpu" else np.array(there, order="C")
     return array
 
 
@@ -113,7 +115,8 @@ def _four_axes(call: Call, name: str) -> Any:
     )
 
 
-def _rows(call: Call, rows: Any, length: int) -> Ints:
+def rows_of(call: Call, rows: Any, length: int) -> Ints:
+    """Which of a call's query rows are meant: None, an index, a slice or a sequence."""
     every = np.arange(length)
     if rows is None:
         return every

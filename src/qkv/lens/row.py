@@ -14,9 +14,11 @@ import numpy as np
 
 from qkv.floats import Array
 
+from .baseline import recency, uniform
 from .layer import Layer
+from .reduced import Reduced
 
-__all__ = ["Row", "row"]
+__all__ = ["Row", "lengths", "metric", "row"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +42,8 @@ class Row:
         entropy: nats, of the weights renormalised over the keys. effective_keys: exp(entropy).
         mean_distance: Σ_j α_j (i − j) / Σ_j α_j, i the query's position, in tokens; NaN for a row that reads nothing.
         sink_share: weight that goes to a learned sink logit. bias_norm: ‖(Σ_j α_j) b W‖, 0 without a value bias.
-        uniform: (S,) baseline: 1/n over the n allowed keys.
+        uniform: (S,) baseline: 1/n over the n allowed keys. recency: (S,) baseline: weights in proportion to 1 / (1 + |i − j|)
+            over the allowed keys, see `qkv.lens.baseline`.
     """
 
     layer: str
@@ -62,6 +65,7 @@ class Row:
     sink_share: float
     bias_norm: float
     uniform: Array
+    recency: Array
 
     def top(self, k: int = 10, by: str = "weight") -> list[int]:
         """The k allowed keys with the largest number in the column `by`, largest first; ties take the lower index."""
@@ -85,7 +89,7 @@ class Row:
         return out
 
 
-def row(layer: Layer, head: int, query: int, *, sequence: int = 0) -> Row:
+def row(layer: Layer | Reduced, head: int, query: int, *, sequence: int = 0) -> Row:
     """Everything about one query of one head of a captured layer.
 
     Args:
@@ -95,9 +99,12 @@ def row(layer: Layer, head: int, query: int, *, sequence: int = 0) -> Row:
     Raises:
         ArgumentError: a head or query that was not kept.
     """
+    if isinstance(layer, Reduced):
+        return layer.row(head, query, sequence)
     at = layer.row(query)
     one = layer.part(batch=sequence, head=head, rows=np.array([at]))
     asked = one.attention()
+    one = one.on_host()
     allowed = one.reads.ranges.dense(one.keys)[0, 0]
     if one.bias is not None:
         allowed = allowed & ~np.isneginf(np.broadcast_to(one.bias, (1, 1, 1, one.keys))[0, 0, 0])
@@ -106,30 +113,28 @@ def row(layer: Layer, head: int, query: int, *, sequence: int = 0) -> Row:
     value = one.value[0, 0].astype(np.float64)
     shared = one.projection.value_bias
     free = value if shared is None else value - shared[0]
-    metric = _metric(one)
+    through = metric(one)
     output = weight @ value
     clean = weight @ free
-    lengths = _lengths(free, metric)
-    norm = weight * lengths
-    total, whole = float(norm.sum()), float(_lengths(clean[None], metric)[0])
-    along = free @ (clean if metric is None else metric @ clean)
+    norm = weight * lengths(free, through)
+    total, whole = float(norm.sum()), float(lengths(clean[None], through)[0])
+    along = free @ (clean if through is None else through @ clean)
     with np.errstate(all="ignore"):
         share = np.where(whole > 0, weight * along / whole**2, np.nan)
-        size = float(_lengths(output[None], metric)[0])
-        moved = _lengths(np.asarray(influence.vectors, np.float64)[0], metric)
+        size = float(lengths(output[None], through)[0])
+        moved = lengths(np.asarray(influence.vectors, np.float64)[0], through)
         relative = np.where(size > 0, moved / size, np.nan) if size > 0 else np.where(allowed, np.nan, 0.0)
         norm_share = norm / total if total > 0 else np.full_like(norm, np.nan)
     position = int(one.positions[0])
     mass = float(weight.sum())
     distance = float(weight @ (position - np.arange(one.keys))) / mass if mass > 0 else float("nan")
-    bias_norm = 0.0 if shared is None else mass * float(_lengths(shared[0][None].astype(np.float64), metric)[0])
-    many = int(allowed.sum())
+    bias_norm = 0.0 if shared is None else mass * float(lengths(shared[0][None].astype(np.float64), through)[0])
     return Row(
         layer=layer.name,
         head=head,
         query=position,
         sequence=sequence,
-        space="head" if metric is None else "residual",
+        space="head" if through is None else "residual",
         allowed=allowed,
         weight=weight,
         norm=norm,
@@ -143,11 +148,12 @@ def row(layer: Layer, head: int, query: int, *, sequence: int = 0) -> Row:
         mean_distance=distance,
         sink_share=float(np.asarray(asked.sink_share()).reshape(-1)[0]),
         bias_norm=bias_norm,
-        uniform=np.where(allowed, 1 / many, 0.0) if many else np.zeros(one.keys),
+        uniform=uniform(allowed),
+        recency=recency(allowed, np.array(position)),
     )
 
 
-def _metric(one: Layer) -> Array | None:
+def metric(one: Layer) -> Array | None:
     """W Wᵀ, (E, E): ‖x W‖² = x W Wᵀ xᵀ, so that no (S, M) array is built; None where W is not known."""
     weight = one.projection.weight
     if weight is None:
@@ -157,11 +163,11 @@ def _metric(one: Layer) -> Array | None:
     return out
 
 
-def _lengths(vectors: Array, metric: Array | None) -> Array:
+def lengths(vectors: Array, by: Array | None) -> Array:
     """‖x W‖ of each row x."""
-    if metric is None:
+    if by is None:
         out: Array = np.linalg.norm(vectors, axis=-1)
         return out
-    squared = np.einsum("se,se->s", vectors @ metric, vectors)
+    squared = np.einsum("se,se->s", vectors @ by, vectors)
     root: Array = np.sqrt(np.maximum(squared, 0))
     return root

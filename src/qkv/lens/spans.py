@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from qkv.algebra import Bools
 from qkv.errors import ArgumentError
 from qkv.floats import Array
+from qkv.ranges import Ints
 
+from .baseline import allowed_of, recency, uniform
 from .capture import Capture
 from .layer import Layer
 from .row import row
 
 __all__ = ["Found", "Span", "between", "cut", "find"]
 
-_QUANTITIES = ("weight", "norm_share", "share", "influence")
+_QUANTITIES = ("weight", "norm_share", "share", "influence", "uniform", "recency")
+
+_BASELINES: dict[str, Callable[[Bools, Ints], Array]] = {"uniform": lambda seen, _: uniform(seen), "recency": recency}
 
 #: Where a new span begins, for the named ways to cut a text.
 _NAMED = {
@@ -106,7 +111,7 @@ def between(
     Args:
         layer, head: as in `row`. queries, keys: spans, see `cut`. sequence: which of the batch.
         quantity: "weight", "norm_share", "share" or "influence", as in `Row`. Influences of single keys are added up, which
-            is not the influence of forbidding them all.
+            is not the influence of forbidding them all. "uniform" and "recency" are what the two baselines would read.
 
     A span none of whose rows were kept is NaN. With "weight" a row of spans that cover the text adds up to 1.
     """
@@ -117,6 +122,7 @@ def between(
     out = np.full((len(queries), len(keys)), np.nan)
     one = layer.part(batch=sequence, head=head)
     asked = one.attention() if quantity == "weight" else None
+    ranges = allowed_of(one)
     for a, span in enumerate(queries):
         kept = np.flatnonzero((layer.positions >= span.start) & (layer.positions < span.stop))
         if not len(kept):
@@ -125,6 +131,9 @@ def between(
         for part in np.array_split(kept, max(len(kept) * layer.keys >> 22, 1)):
             if asked is not None:
                 total += np.asarray(asked.weights(part), np.float64)[0, 0].sum(axis=0)
+            elif quantity in _BASELINES:
+                seen = ranges.inside(0, part, np.arange(layer.keys))[0]
+                total += _BASELINES[quantity](seen, layer.positions[part]).sum(axis=0)
             else:
                 for r in part:
                     total += getattr(row(layer, head, int(layer.positions[r]), sequence=sequence), quantity)
@@ -134,13 +143,17 @@ def between(
 
 @dataclass(frozen=True)
 class Found:
-    """A head, and what its rows of the query span read in the key span; `uniform` is what even weights would read there."""
+    """A head, and what its rows of the query span read in the key span.
+
+    `uniform` and `recency` are the weight that the two baselines would put there.
+    """
 
     layer: int
     name: str
     head: int
     value: float
     uniform: float
+    recency: float
 
 
 def find(
@@ -160,13 +173,12 @@ def find(
     out = []
     for layer in seen.layers:
         q, k = (one if isinstance(one, Span) else _given(one, layer.keys) for one in (query_span, key_span))
-        kept = np.flatnonzero((layer.positions >= q.start) & (layer.positions < q.stop))
-        if not len(kept):
+        if not ((layer.positions >= q.start) & (layer.positions < q.stop)).any():
             continue
-        allowed = layer.reads.ranges.inside(sequence, kept, np.arange(layer.keys))[0]
-        allowed = np.broadcast_to(allowed, (len(kept), layer.keys))
-        uniform = float((allowed[:, k.start : k.stop].sum(axis=1) / np.maximum(allowed.sum(axis=1), 1)).mean())
         for head in layer.heads:
-            value = float(between(layer, int(head), [q], [k], quantity=quantity, sequence=sequence)[0, 0])
-            out.append(Found(layer.index, layer.name, int(head), value, uniform))
+            value, even, near = (
+                float(between(layer, int(head), [q], [k], quantity=name, sequence=sequence)[0, 0])
+                for name in (quantity, "uniform", "recency")
+            )
+            out.append(Found(layer.index, layer.name, int(head), value, even, near))
     return sorted(out, key=lambda one: -one.value)

@@ -1,61 +1,30 @@
-"""All rows of a layer at once, reduced to a few numbers a head: `summary(layer)`; and named scores of heads over a text.
+"""All rows of a layer at once, reduced to a few numbers a head: `summary(layer)`.
 
-One pass over the rows, a block at a time, so memory stays linear in the tokens. Beside every score stand two baselines:
-what a head would score that spreads evenly over its allowed keys, and one that knows only how far back a key lies (this
-head's own mean weight at each distance). A score near its baseline says nothing about the text.
+Two passes of the engine over the pairs (the rows' sums, then a survey of the weights), and one over those that each score
+counts; memory stays linear in the tokens. Beside every score stand the two baselines of `qkv.lens.baseline`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from qkv.algebra import Bools
-from qkv.errors import ArgumentError
 from qkv.floats import Array
 from qkv.ranges import Ints
 
+from .baseline import allowed_of
 from .layer import Layer
+from .reduced import Reduced
+from .row import lengths, metric, row
+from .scores import Score, numbered, scores
 
-__all__ = ["SCORES", "Score", "Summary", "summary"]
+__all__ = ["CELLS", "Summary", "reduce", "summary"]
 
-#: Pairs of (query, key) held at once for one pass.
-_PAIRS = 1 << 22
-
-#: Named scores: which keys j a row i counts. `t` are the tokens as numbers, (S,); rows and keys are positions.
-_SETS: dict[str, Callable[[Ints, Ints, Ints], Bools]] = {
-    "first": lambda i, j, t: np.broadcast_to(j == 0, (len(i), len(j[0]))),
-    "current": lambda i, j, t: j == i,
-    "previous": lambda i, j, t: j == i - 1,
-    "same": lambda i, j, t: (t[j] == t[i]) & (j < i),
-    "induction": lambda i, j, t: (t[np.maximum(j - 1, 0)] == t[i]) & (j >= 1) & (j <= i),
-}
-
-#: What each named score is, in words; each is a mean over the rows that have such a key.
-SCORES = {
-    "first": "weight on key 0, where many heads leave what they do not need",
-    "current": "weight on the query's own position",
-    "previous": "weight on the position just before the query",
-    "same": "weight on earlier places of the same token",
-    "induction": "weight on the places that followed an earlier, or this, place of the same token",
-}
-
-
-@dataclass(frozen=True, eq=False)
-class Score:
-    """A named score of every head, (B, H) each, NaN where no row has such a key.
-
-    Attributes:
-        value: mean over those rows of the weight in the set. uniform: the same for even weights over the allowed keys.
-        recency: the same for weights that know the distance only. rows: how many rows count, (B,).
-    """
-
-    value: Array
-    uniform: Array
-    recency: Array
-    rows: Ints
+#: Rows and columns of the maps that are kept where the tensors are not; a page can make it coarser by whole factors.
+CELLS = 96
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,8 +35,11 @@ class Summary:
         name, index: of the layer. heads: the model's numbers, (H,). positions: of the rows, (L,).
         entropy, effective_keys, sink_share, mean_distance: (B, H, L), as in `Row`; distance NaN for a row that reads nothing.
         received: (B, H, S) sum over the rows of each key's weight.
-        by_distance: (B, H, S) mean weight at distance d = i − j, over the rows that may read that far; NaN where none may.
+        sink_mass, sink_contribution: (B, H), over the rows that may read key 0: mean weight on it, α_0, and mean part it has in
+            the lengths of all contributions, ‖α_0 v_0 W‖ / Σ_j ‖α_j v_j W‖, values without their shared bias. A sink takes
+            much of the first and gives little of the second; NaN where no row may read it.
         scores: name -> `Score`; those that need tokens are there only where tokens were given.
+        pooled: (B, H, rows, cols) the largest weight in each rectangle of rows and keys, or None.
     """
 
     name: str
@@ -79,57 +51,39 @@ class Summary:
     sink_share: Array
     mean_distance: Array
     received: Array
-    by_distance: Array
+    sink_mass: Array
+    sink_contribution: Array
     scores: dict[str, Score]
+    pooled: Array | None = None
 
 
-def summary(layer: Layer, tokens: Sequence[str] | Sequence[int] | None = None) -> Summary:
+def summary(layer: Any, tokens: Sequence[str] | Sequence[int] | None = None, *, cells: int | None = None) -> Summary:
     """Reduce a captured layer to numbers per head and row, in memory linear in its tokens.
 
     Args:
-        layer: from `Capture.layers`. tokens: the S tokens of the text, for the scores "same" and "induction".
+        layer: from `Capture.layers`; of a capture of summaries it gives what was kept.
+        tokens: the S tokens of the text, for the scores "same" and "induction".
+        cells: rows and columns of the pooled map, at most; no map if left out.
 
     Raises:
         ArgumentError: tokens that are not as many as the keys.
     """
-    ids = None
-    if tokens is not None:
-        if len(tokens) != layer.keys:
-            raise ArgumentError(
-                f"tokens must be one for each of the {layer.keys} keys of {layer.name}, but {len(tokens)} came; pass those of the model's input"
-            )
-        ids = np.unique(np.asarray(tokens, dtype=object).astype(str), return_inverse=True)[1].astype(np.int64)
-    asked = layer.attention()
-    shape = (layer.batches, len(layer.heads), len(layer.rows))
-    distance, received = np.full(shape, np.nan), np.zeros((*shape[:2], layer.keys))
-    far_sum, far_rows = np.zeros((*shape[:2], layer.keys)), np.zeros((shape[0], layer.keys))
-    names = [name for name in SCORES if ids is not None or name in ("first", "current", "previous")]
-    tally = {name: _Tally(shape) for name in names}
-    known = ids if ids is not None else np.zeros(layer.keys, np.int64)
-    step = max(_PAIRS // max(shape[0] * shape[1] * layer.keys, 1), 1)
-    keys = np.arange(layer.keys)
-    for start in range(0, shape[2], step):
-        rows = np.arange(start, min(start + step, shape[2]))
-        weight = np.asarray(asked.weights(rows), np.float64)
-        allowed = np.broadcast_to(layer.reads.rows(rows).ranges.dense(layer.keys), (shape[0], len(rows), layer.keys))
-        at = layer.positions[rows]
-        whole = weight.sum(axis=-1)
-        with np.errstate(all="ignore"):
-            distance[:, :, rows] = (weight * (at[:, None] - keys)).sum(axis=-1) / np.where(whole > 0, whole, np.nan)
-        received += weight.sum(axis=2)
-        for r, i in enumerate(at):
-            back = i - keys[: i + 1]
-            far_sum[:, :, back] += weight[:, :, r, : i + 1]
-            far_rows[:, back] += allowed[:, r, : i + 1]
-        for name in names:
-            inside = _SETS[name](at[:, None], keys[None], known) & allowed
-            tally[name].add(rows, (weight * inside[:, None]).sum(axis=-1), inside, allowed)
+    if isinstance(layer, Reduced):
+        kept: Summary = layer.kept(tokens)
+        return kept
+    layer = layer.on_host()
+    ids = numbered(layer, tokens)
+    asked = replace(layer, value=_lengths_of_values(layer)).attention()
+    grid = (None, None) if cells is None else (min(cells, len(layer.rows)), min(cells, layer.keys))
+    seen = asked.survey(*grid, positions=layer.positions)
+    allowed = allowed_of(layer)
+    lse = np.asarray(asked.lse, np.float64)
+    named, first = scores(layer, allowed, lse, ids)
+    entropy = np.asarray(seen.entropy, np.float64)
+    sink_share = np.asarray(asked.sink_share(), np.float64)
+    reads = np.broadcast_to((allowed.sizes() > 0)[:, None], entropy.shape)
     with np.errstate(all="ignore"):
-        by_distance = far_sum / np.where(far_rows > 0, far_rows, np.nan)[:, None]
-    scores = {name: one.score(by_distance, layer, _SETS[name], known) for name, one in tally.items()}
-    entropy, effective, sink = (
-        np.asarray(x, np.float64) for x in (asked.entropy(), asked.effective_keys(), asked.sink_share())
-    )
+        effective = np.where(reads | np.isnan(entropy), np.exp(entropy), 0)
     return Summary(
         layer.name,
         layer.index,
@@ -137,48 +91,79 @@ def summary(layer: Layer, tokens: Sequence[str] | Sequence[int] | None = None) -
         layer.positions,
         entropy,
         effective,
-        sink,
-        distance,
-        received,
-        by_distance,
-        scores,
+        sink_share,
+        np.asarray(seen.distance, np.float64),
+        np.asarray(seen.received, np.float64),
+        named["first"].value,
+        _first_contribution(layer, first, np.asarray(asked.output, np.float64)),
+        named,
+        None if seen.pooled is None else np.asarray(seen.pooled),
     )
 
 
-class _Tally:
-    """A score as it is added up, row by row."""
+def _places(layer: Layer) -> Ints:
+    """Which number each head has among the heads of its group, (H,)."""
+    return np.array([int((layer.groups[:h] == g).sum()) for h, g in enumerate(layer.groups)], np.int64)
 
-    def __init__(self, shape: tuple[int, int, int]) -> None:
-        self.value = np.zeros(shape)
-        self.uniform = np.zeros((shape[0], shape[2]))
-        self.there = np.zeros((shape[0], shape[2]), np.bool_)
 
-    def add(self, rows: Ints, value: Array, inside: Bools, allowed: Bools) -> None:
-        self.value[:, :, rows] = value
-        self.there[:, rows] = inside.any(axis=-1)
-        self.uniform[:, rows] = inside.sum(axis=-1) / np.maximum(allowed.sum(axis=-1), 1)
+def _lengths_of_values(layer: Layer) -> Array:
+    """(B, G, S, m) ‖v_j W‖ of the m heads of each group: mixed by the weights they are the lengths of all contributions."""
+    place = _places(layer)
+    out = np.zeros((*layer.value.shape[:3], int(place.max(initial=0)) + 1), layer.value.dtype)
+    shared = layer.projection.value_bias
+    for h, g in enumerate(layer.groups):
+        by = metric(layer.part(head=int(layer.heads[h])))
+        for n in range(layer.batches):
+            value = layer.value[n, g].astype(np.float64)
+            found = lengths(value if shared is None else value - shared[g], by)
+            # A value that is not finite loses the rows that read it, as it does in the layer itself.
+            out[n, g, :, place[h]] = np.where(np.isfinite(layer.value[n, g]).all(axis=-1), found, np.nan)
+    return out
 
-    def score(self, by_distance: Array, layer: Layer, chosen: Callable[[Ints, Ints, Ints], Bools], ids: Ints) -> Score:
-        count = self.there.sum(axis=-1)
-        with np.errstate(all="ignore"):
-            many = np.where(count > 0, count, np.nan)
-            value = (self.value * self.there[:, None]).sum(axis=-1) / many[:, None]
-            uniform = (self.uniform * self.there).sum(axis=-1) / many
-            recency = self._recency(by_distance, layer, chosen, ids) / many[:, None]
-        return Score(value, np.broadcast_to(uniform[:, None], value.shape).copy(), recency, count)
 
-    def _recency(
-        self, by_distance: Array, layer: Layer, chosen: Callable[[Ints, Ints, Ints], Bools], ids: Ints
-    ) -> Array:
-        """Sum over the rows of the weight in the set, were weights this head's mean at each distance, made to add up to 1."""
-        profile = np.nan_to_num(by_distance)
-        out = np.zeros(profile.shape[:2])
-        for r, i in enumerate(layer.positions):
-            back = int(i) - np.arange(int(i) + 1)
-            keys = np.arange(int(i) + 1)
-            inside = chosen(np.array([[i]]), keys[None], ids)[0]
-            for n in np.flatnonzero(self.there[:, r]):
-                allowed = layer.reads.ranges.inside(int(n), np.array([r]), keys)[0, 0]
-                mass = profile[n][:, back] * allowed
-                out[n] += (mass * inside).sum(axis=-1) / np.maximum(mass.sum(axis=-1), np.finfo(np.float64).tiny)
-        return out
+def _first_contribution(layer: Layer, weight: Array, mixed: Array) -> Array:
+    """(B, H): mean over the rows that may read key 0 of its part in the lengths of all contributions."""
+    place = _places(layer)
+    whole = np.stack([mixed[:, h, :, m] for h, m in enumerate(place)], axis=1)
+    length = np.stack([_lengths_of_first(layer, h) for h in range(len(place))], axis=1)
+    allowed = allowed_of(layer)
+    reads = np.broadcast_to((allowed.lo == 0).any(axis=-1) & (allowed.sizes() > 0), (layer.batches, len(layer.rows)))
+    with np.errstate(all="ignore"):
+        part = np.where(whole > 0, weight * length[..., None] / whole, np.nan)
+        counted = reads[:, None] & np.isfinite(part)
+        many = counted.sum(axis=-1)
+        out: Array = np.where(counted, part, 0).sum(axis=-1) / np.where(many > 0, many, np.nan)
+    return out
+
+
+def _lengths_of_first(layer: Layer, h: int) -> Array:
+    """(B,) ‖v_0 W‖ of one head."""
+    if not layer.keys:
+        return np.zeros(layer.batches)
+    value = layer.value[:, layer.groups[h], 0].astype(np.float64)
+    shared = layer.projection.value_bias
+    return lengths(
+        value if shared is None else value - shared[layer.groups[h]], metric(layer.part(head=int(layer.heads[h])))
+    )
+
+
+def reduce(layer: Layer, exact: Ints, tokens: Sequence[str] | Sequence[int] | None) -> Reduced:
+    """A layer's answers without the layer: its summary and maps, and every head's rows at the numbers `exact` of its rows."""
+    fitting = tokens is not None and len(tokens) == layer.keys  # cross attention reads another text
+    rows = {
+        (n, int(head), int(layer.positions[at])): row(layer, int(head), int(layer.positions[at]), sequence=n)
+        for n in range(layer.batches)
+        for head in layer.heads
+        for at in exact
+    }
+    return Reduced(
+        name=layer.name,
+        index=layer.index,
+        heads=layer.heads,
+        positions=layer.positions,
+        keys=layer.keys,
+        causal=layer.causal,
+        summary=summary(layer, tokens if fitting else None, cells=CELLS),
+        exact=rows,
+        tokens=fitting,
+    )

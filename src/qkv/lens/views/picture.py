@@ -15,10 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from qkv.errors import ArgumentError, ShapeError
-from qkv.floats import Array
 
 from ..capture import Capture
-from ..layer import Layer
 from ..row import Row, row
 
 __all__ = ["COLUMNS", "Map", "Picture", "Shown", "picture"]
@@ -200,15 +198,9 @@ def _maps(seen: Capture, sequence: int, progress: Progress | None) -> Iterator[M
     cells = int(np.clip((_MAP_BYTES / 2 / max(heads, 1)) ** 0.5, _SMALLEST, _LARGEST))
     done = 0
     for layer in seen.layers:
-        pooled = _pooled(layer.part(batch=sequence), cells)
+        pooled = layer.pooled(cells, cells, sequence=sequence).astype(np.float16)
         for slot, head in enumerate(layer.heads):
             yield Map(layer.index, int(head), pooled[slot])
         done += len(layer.heads)
         if progress is not None:
             progress(done, heads)
-
-
-def _pooled(layer: Layer, cells: int) -> Array:
-    rows, cols = min(cells, len(layer.rows)), min(cells, layer.keys)
-    out: Array = np.asarray(layer.attention().pooled(rows, cols))[0].astype(np.float16)
-    return out
