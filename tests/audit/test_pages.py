@@ -117,6 +117,7 @@ def test_html_holds_every_cell_and_asks_nobody() -> None:
         "input": ["B=1 H=1", "mask 1×2: [F F]"],
         "right": ["output[0, 0, 0] = [0]"],
         "found": ["output[0, 0, 0] = [1]"],
+        "promised": [],
         "reproduce": "qkv audit one --case C2-mask --seed 3",
     }
 

@@ -13,6 +13,7 @@ from importlib import resources
 
 from ..cases import CLAUSES
 from ..migrate import KINDS, changes
+from ..promised import page_of, promise
 from ..report import Report
 from ..verdict import CANNOT, CRASHES, DIFFERS, KEEPS, MARKS, NOT_PROMISED, REFUSES, VERDICTS, WRONG, Row
 from .made import Made
@@ -42,7 +43,7 @@ def to_html(reports: Sequence[Report], made: Made) -> str:
     notes += [f"{r.name}: {note}" for r in present for note in r.notes]
     data = {
         "kernels": [f"{r.name} {r.version}".strip() for r in present],
-        "rows": {case: [_data(one.get(case)) for one in found] for case in cases},
+        "rows": {case: [_data(r.name, one.get(case)) for r, one in zip(present, found, strict=True)] for case in cases},
         "changes": {
             a.name: {
                 b.name: [(KINDS[c.kind], c.case, c.title, c.before, c.after) for c in changes(a, b)]
@@ -143,7 +144,15 @@ def _cell(kernel: str, case: str, row: Row | None) -> str:
     )
 
 
-def _data(row: Row | None) -> dict[str, object] | None:
+def _promised(kernel: str, row: Row) -> list[str]:
+    """What the documentation of a library says of a convention, and where; nothing where nobody has looked."""
+    page, said = page_of(kernel), promise(kernel, row.name)
+    if row.verdict != DIFFERS or page is None or said is None:
+        return []
+    return [str(said), f"{page.title}, {page.version}"]
+
+
+def _data(kernel: str, row: Row | None) -> dict[str, object] | None:
     """What an opened cell shows."""
     if row is None:
         return None
@@ -155,5 +164,6 @@ def _data(row: Row | None) -> dict[str, object] | None:
         "input": [line for line in row.example if not line.startswith(answers)],
         "right": [line.removeprefix("right ") for line in row.example if line.startswith("right ")],
         "found": [line.removeprefix("found ") for line in row.example if line.startswith("found ")],
+        "promised": _promised(kernel, row),
         "reproduce": row.reproduce,
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..migrate import counts
+from ..promised import AGAINST, FOLLOWS, NOTHING, PAGES, SAYS, Page, Promise
 from ..report import Report, cells, legend, tell
 from ..verdict import CRASHES, WRONG
 from .made import Made
@@ -38,6 +39,8 @@ def to_markdown(reports: Sequence[Report], made: Made) -> str:
                 f"- `{report.name}` {report.version}: {len(report.rows)} cases of the profile {report.profile}{some}{notes}"
             )
     lines += ["", "## Conventions that differ", "", *_conventions(present)]
+    if promised := _promised(present):
+        lines += ["", "## Where they are documented", "", *promised]
     lines += ["", "## From one library to another", "", *_migration(present)]
     lines += ["", "## Wrong, or crashed", ""]
     lines += ["[Findings](findings/README.md) shows what is wrong in public libraries by scripts without qkv.", ""]
@@ -84,6 +87,41 @@ def _conventions(reports: Sequence[Report]) -> list[str]:
             f"| {_cell(name)} | {', '.join(f'`{k}`' for k in kernels)} | {', '.join(f'`{c}`' for c in cases)} |"
         )
     return rows if whose else ["None."]
+
+
+def _promised(reports: Sequence[Report]) -> list[str]:
+    """For each page of documentation what it says of the conventions found, and of which it says nothing."""
+    lines = [
+        "Looked up by hand, page by page, and told in our own words. What *follows from its formula* a page does not say in",
+        "words, but it shows a formula or code that does it.",
+    ]
+    for page in PAGES:
+        some = [report for report in reports if report.name in page.kernels]
+        names = {name for report in some for name in report.conventions()}
+        if names:
+            lines += ["", f"### {page.title}", "", _heading(page, some), "", *_said(page, names)]
+    return lines if len(lines) > 2 else []
+
+
+def _heading(page: Page, reports: Sequence[Report]) -> str:
+    names = ", ".join(f"`{report.name}`" for report in reports)
+    others = sorted({r.version for r in reports if not r.version.startswith(page.version.split()[-1])})
+    audited = f"; audited here: {', '.join(others)}" if others and "onnx" not in page.kernels else ""
+    return f"{names}. The page was read as of {page.version}{audited}."
+
+
+def _said(page: Page, names: set[str]) -> list[str]:
+    told: dict[Promise, list[str]] = {}
+    for name, said in page.says.items():
+        if name in names:
+            told.setdefault(said, []).append(f"**{name}**")
+    order = (SAYS, FOLLOWS, AGAINST, NOTHING)
+    lines = [
+        f"- {said.kind}: {'; '.join(some)}{f' ({said.words})' if said.words else ''}"
+        for said, some in sorted(told.items(), key=lambda item: order.index(item[0].kind))
+    ]
+    unread = sorted(f"**{name}**" for name in names if name not in page.says)
+    return lines + ([f"- nobody has looked: {'; '.join(unread)}"] if unread else [])
 
 
 def _cell(said: str) -> str:

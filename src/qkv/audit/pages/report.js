@@ -65,6 +65,7 @@ function open(cell) {
     ...part("Input", found.input),
     ...part("Expected", found.right),
     ...part("Actual", found.found),
+    ...part("In the library’s documentation", found.promised),
     ...part("Again", found.reproduce ? [found.reproduce] : []),
   );
   by("case").showModal();
