@@ -44,9 +44,6 @@ SAID = {
     "qkv-numpy": ("keeps", ZERO),
 }
 
-#: Not installed for CI: large.
-LARGE = {"openvino"}
-
 
 def test_every_adapter_is_tested() -> None:
     """Those that compile for minutes are tried by hand."""
@@ -59,8 +56,6 @@ def test_every_adapter_is_tested() -> None:
 def test_an_adapter_asks_its_library_rightly(name: str) -> None:
     """A1, B4: plain and masked attention is right; B6, C2: what the library means by an edge is called by its name."""
     for package in ADAPTERS[name].needs:
-        if package in LARGE and importlib.util.find_spec(package) is None:
-            pytest.skip(f"{package} is not installed")
         if importlib.util.find_spec(package) is None:
             library(package)
     try:

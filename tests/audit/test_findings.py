@@ -25,7 +25,7 @@ def shown() -> dict[str, str]:
 
 def printed(script: Path) -> str:
     """Its lines, the error it ends with, the signal that ends it."""
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=1200, check=False)
     said = done.stdout
     if done.returncode < 0:
         return f"{said}killed by {signal.Signals(-done.returncode).name}\n"
@@ -48,7 +48,7 @@ def test_a_finding_needs_ten_lines_and_no_qkv(script: Path) -> None:
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_a_finding_still_shows(script: Path) -> None:
     """In the version it names; where the library is another one, it may be mended."""
-    for name in ("torch", "transformers", "onnx", "mlx"):
+    for name in ("torch", "transformers", "onnx", "mlx", "openvino"):
         if re.search(rf"^(import|from) {name}\b", script.read_text(encoding="utf-8"), re.MULTILINE):
             library(name)
             version = importlib.metadata.version(name)
