@@ -9,7 +9,7 @@
 [0.38, 0.62, 0.0, 0.0]
 """
 
-from .capture import Capture, capture
+from .capture import Capture, capture, open_capture
 from .compare import Difference, compare
 from .forbid import Effect, forbid
 from .layer import Layer, Projection
@@ -19,6 +19,8 @@ from .row import Row, row
 from .scores import SCORES, Score
 from .spans import Found, Span, between, cut, find
 from .summary import Summary, summary
+
+open = open_capture
 
 __all__ = [
     "SCORES",
@@ -40,6 +42,7 @@ __all__ = [
     "cut",
     "find",
     "forbid",
+    "open",
     "row",
     "summary",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,13 +15,15 @@ from qkv.errors import ArgumentError, UnsupportedError
 from qkv.version import __version__
 
 from .calls import Call, watch
+from .held import host, on_device
+from .keeping import Writer, read_capture
 from .layer import Layer
 from .record import record, rows_of
 from .reduced import Reduced
 from .summary import reduce
 from .weights import neighbours
 
-__all__ = ["Capture", "capture"]
+__all__ = ["Capture", "capture", "open_capture"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +79,7 @@ def capture(
     queries: Any = None,
     attention: str = "model",
     keep: str = "tensors",
+    to: str | os.PathLike[str] = "host",
     tokens: Sequence[str] | None = None,
     name: str = "",
 ) -> Capture:
@@ -96,6 +100,8 @@ def capture(
         keep: "tensors": what the heads were given, so that anything can be asked afterwards. "summaries": as soon as a layer
             has run it is reduced to its `summary`, with pooled maps, and the exact rows of `queries` ("last" if left out);
             its tensors are dropped, so that memory does not grow with layers × tokens × width.
+        to: where the tensors are kept. "host": as arrays in memory, half types as float32. "device": as tensors where the model
+            has them. A path that ends in .npz: in that file, written layer by layer, see `qkv.lens.open`.
         tokens: the pieces of text, one a token of the input.
         name: what pictures call the model.
 
@@ -129,35 +135,87 @@ def capture(
         raise ArgumentError(
             f'keep must be "tensors" or "summaries", but {keep!r} came; "summaries" drops the tensors layer by layer'
         )
+    if keep == "summaries" and to != "host":
+        raise ArgumentError(
+            f'to must be "host" with keep="summaries", but {to!r} came; it says where tensors are kept, and none are'
+        )
+    writer = None if to in ("host", "device") else Writer(to)
+    rotary = any("rotary" in type(part).__name__.lower() for part in model.modules())
     beside = neighbours(model)
-    kept: list[Layer | Reduced] = []
+    kept: list[Any] = []  # of Layer, or of Reduced
     calls: list[str] = []
+
+    # Which layers negative numbers mean is known when the last one has run; so many of the newest are held till then.
+    from_end = max((-one for one in wanted or () if isinstance(one, int)), default=0)
+    from_end = max(from_end, 0)
 
     def told(call: Call, _: Any) -> None:
         calls.append(call.name)
+        if from_end:
+            kept[:] = [layer for layer in kept if layer.index > call.index - from_end or _named(wanted, layer)]
         if not _asked(wanted, call):
             return
+        near = beside.get(id(call.module))
         if keep == "tensors":
-            kept.append(record(call, picked, rows, beside.get(id(call.module))))
+            place = on_device if to == "device" else host
+            layer = record(call, picked, rows, near, kept=place, rotary=rotary)
+            kept.append(layer if writer is None or from_end else writer.keep(layer))
             return
-        whole = record(call, picked, None, beside.get(id(call.module)))
+        whole = record(call, picked, None, near, rotary=rotary)
         exact = rows_of(call, slice(-1, None) if rows is None else rows, len(whole.rows))
         kept.append(reduce(whole, exact, tokens))
 
-    with _kernels(model, attention), torch.no_grad(), watch(model, told):
-        output = _run(model, inputs)
-    if wanted is not None and any(isinstance(one, int) and one < 0 for one in wanted):
-        ends = {one + len(calls) for one in wanted if isinstance(one, int) and one < 0}
-        kept = [layer for layer in kept if layer.index in ends or layer.index in wanted or layer.name in wanted]
-    if not kept:
-        said = f"it made {len(calls)}, none of them in layers={layers!r}" if calls else "it made none the lens can see"
-        raise UnsupportedError(
-            f"model made no attention call to capture ({said}); models are seen that use transformers' attention interface or "
-            "torch.nn.functional.scaled_dot_product_attention"
-        )
-    return Capture(
-        tuple(kept), output, None if tokens is None else tuple(tokens), _facts(model, tokens, attention, name)
-    )
+    words = None if tokens is None else tuple(tokens)
+    with contextlib.ExitStack() as stack:
+        if writer is not None:
+            stack.callback(writer.give_up)  # after `close` there is nothing left to give up
+        with _kernels(model, attention), torch.no_grad(), watch(model, told):
+            output = _run(model, inputs)
+        if from_end:
+            ends = {one + len(calls) for one in wanted or () if isinstance(one, int)}
+            kept = [layer for layer in kept if layer.index in ends or _named(wanted, layer)]
+            kept = kept if writer is None else [writer.keep(layer) for layer in kept]
+        if not kept:
+            said = (
+                f"it made {len(calls)}, none of them in layers={layers!r}" if calls else "it made none the lens can see"
+            )
+            raise UnsupportedError(
+                f"model made no attention call to capture ({said}); models are seen that use transformers' attention interface or "
+                "torch.nn.functional.scaled_dot_product_attention"
+            )
+        facts = _facts(model, tokens, attention, name)
+        if writer is not None:
+            writer.close(words, facts)
+    return Capture(tuple(kept), output, words, facts)
+
+
+def open_capture(path: str | os.PathLike[str]) -> Capture:
+    """A capture that was written to a file by `capture(…, to=path)`; `qkv.lens.open`.
+
+    Its arrays stay in the file until they are asked for. The file may come from a stranger: nothing in it is run, and what it
+    says of itself is held against what is in it.
+
+    Args:
+        path: the `.npz` file.
+
+    Raises:
+        FileError: a file that cannot be read, or is no capture.
+
+    >>> import tempfile, torch, qkv.lens
+    >>> class Tiny(torch.nn.Module):
+    ...     def forward(self, x):
+    ...         return torch.nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     seen = qkv.lens.capture(Tiny(), torch.eye(4)[None, None], to=folder + "/seen.npz")
+    ...     qkv.lens.row(qkv.lens.open(folder + "/seen.npz").layer(0), head=0, query=1).weight.round(2).tolist()
+    [0.38, 0.62, 0.0, 0.0]
+    """
+    layers, tokens, facts = read_capture(path)
+    return Capture(layers, None, tokens, facts)
+
+
+def _named(wanted: list[int | str] | None, layer: Layer | Reduced) -> bool:
+    return layer.index in (wanted or ()) or layer.name in (wanted or ())
 
 
 def _asked(wanted: list[int | str] | None, call: Call) -> bool:

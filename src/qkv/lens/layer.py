@@ -16,6 +16,7 @@ from qkv.errors import ArgumentError
 from qkv.floats import Array
 from qkv.ranges import Ints
 
+from .held import host
 from .reads import Reads
 
 __all__ = ["Layer", "Projection"]
@@ -31,9 +32,9 @@ class Projection:
         value_bias: (G, E) or None: the part of every value that is the same for each key; None where the layer has none.
     """
 
-    weight: Array | None
-    bias: Array | None
-    value_bias: Array | None
+    weight: Any
+    bias: Any
+    value_bias: Any
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,29 +43,32 @@ class Layer:
 
     Attributes:
         name: the module's name in the model. index: its number among the model's attention calls, from 0.
-        query: (B, H, L, D); key: (B, G, S, D); value: (B, G, S, E): float arrays on the host, keys after RoPE.
+        query: (B, H, L, D); key: (B, G, S, D); value: (B, G, S, E): floats, keys after RoPE; arrays on the host, tensors on
+            the model's device, or `Stored` in a file.
         heads: which query heads of the layer were kept, (H,). groups: key/value head (row of `key`) each reads, (H,).
         rows: which query rows were kept, (L,). positions: key position each of them stands at, (L,).
         reads: the keys each row may read. bias: (B or 1, H or 1, L, S) numbers added to the scores, or None.
         scale, softcap, sink: as in `qkv.attend`; sink (H,) or None.
         projection: the output projection. causal: whether no row reads a key after its own position.
+        rotary: whether the model turns queries and keys by their positions before its attention.
     """
 
     name: str
     index: int
-    query: Array
-    key: Array
-    value: Array
+    query: Any
+    key: Any
+    value: Any
     heads: Ints
     groups: Ints
     rows: Ints
     positions: Ints
     reads: Reads
-    bias: Array | None
+    bias: Any
     scale: float
     softcap: float | None
     sink: Array | None
     projection: Projection
+    rotary: bool = False
 
     @property
     def batches(self) -> int:
@@ -151,17 +155,24 @@ class Layer:
 
     def on_host(self) -> Layer:
         """The same with its tensors as NumPy arrays."""
-        return self
+        old = self.projection
+        parts = (self.query, self.key, self.value, self.bias, old.weight, old.bias, old.value_bias)
+        if all(part is None or isinstance(part, np.ndarray) for part in parts):
+            return self
+        q, k, v, bias, *through = (None if part is None else host(part) for part in parts)
+        return replace(self, query=q, key=k, value=v, bias=bias, projection=Projection(*through))
 
     def pooled(self, rows: int, cols: int, *, sequence: int = 0) -> Array:
         """(H, r, c): the largest weight of each head in a grid of at most `rows` × `cols` cells over its kept rows and keys."""
-        one = self.part(batch=sequence)
+        one = self.part(batch=sequence).on_host()
         one = replace(one, value=np.zeros((*one.key.shape[:3], 1), one.key.dtype))  # a map needs no mixture
         out: Array = np.asarray(one.attention().pooled(min(rows, len(self.rows)), min(cols, self.keys)))[0]
         return out
 
     def attention(self) -> Attention:
         """These heads by the engine: `qkv.attention` of what was captured. Empty rows give 0, NaN rows NaN."""
+        if not isinstance(self.query, np.ndarray):
+            return self.on_host().attention()
         key, value = self._grouped(self.key), self._grouped(self.value)
         return attention(
             self.query,

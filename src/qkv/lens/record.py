@@ -7,6 +7,7 @@ start where several queries come and the module is causal, all keys where one qu
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from qkv.floats import Array
 from qkv.ranges import Ints
 
 from .calls import Call
+from .held import host
 from .layer import Layer
 from .reads import Reads, additive_parts, interval_reads, reads_of_blocks
 from .weights import projection
@@ -32,10 +34,19 @@ _HARMLESS = {
 }  # fmt: skip
 
 
-def record(call: Call, heads: Any, rows: Any, beside: Any = None) -> Layer:
+def record(
+    call: Call,
+    heads: Any,
+    rows: Any,
+    beside: Any = None,
+    *,
+    kept: Callable[[Any], Any] = host,
+    rotary: bool = False,
+) -> Layer:
     """What the call gave its heads; `heads` and `rows` pick what is kept (None: all; rows may be negative).
 
-    `beside` is the output projection where a neighbour of the module holds it.
+    `beside` is the output projection where a neighbour of the module holds it; `kept` makes a tensor what is kept of it;
+    `rotary` says that the model turns queries and keys before they come here.
     """
     _refuse_unknown(call)
     query, key, value = (_four_axes(call, name) for name in ("query", "key", "value"))
@@ -52,9 +63,9 @@ def record(call: Call, heads: Any, rows: Any, beside: Any = None) -> Layer:
     return Layer(
         name=call.name,
         index=call.index,
-        query=host(query[:, picked][:, :, at]),
-        key=host(key[:, used]),
-        value=host(value[:, used]),
+        query=kept(_picked(_picked(query, 1, picked), 2, at)),
+        key=kept(_picked(key, 1, used)),
+        value=kept(_picked(value, 1, used)),
         heads=picked,
         groups=np.asarray(inverse, np.int64),
         rows=at,
@@ -65,19 +76,15 @@ def record(call: Call, heads: Any, rows: Any, beside: Any = None) -> Layer:
         softcap=call.options.get("softcap"),
         sink=_sink(call, picked),
         projection=projection(call.module, beside, many, key.shape[1], value.shape[-1], picked, used),
+        rotary=rotary,
     )
 
 
-def host(tensor: Any) -> Array:
-    """A tensor as a NumPy array of its own on the host; half types become float32, which holds them exactly."""
-    import torch
-
-    kept = tensor.detach()
-    narrow = kept.dtype in (torch.float16, torch.bfloat16)
-    there = kept.to("cpu", torch.float32 if narrow else kept.dtype).numpy()
-    # Moved or widened it is new memory already; else it is still the model's.
-    array: Array = np.ascontiguousarray(there) if narrow or kept.device.type != "cpu" else np.array(there, order="C")
-    return array
+def _picked(tensor: Any, axis: int, at: Ints) -> Any:
+    """The tensor at those indices of an axis, the tensor itself where they are all of them in order."""
+    if np.array_equal(at, np.arange(tensor.shape[axis])):
+        return tensor
+    return tensor[:, at] if axis == 1 else tensor[:, :, at]
 
 
 def _refuse_unknown(call: Call) -> None:
