@@ -25,6 +25,7 @@ SHAPES = (((1, 1, 2, 2), 40), ((1, 8, 32, 64), 8))  # (shape, calls in a burst)
 
 def runs(shape: tuple[int, ...]) -> dict[str, Callable[[], Any]]:
     """The same numbers for everybody; SDPA on tensors, as its users call it."""
+    import ml_dtypes
     import torch
 
     torch.set_num_threads(qkv.info().threads)
@@ -32,6 +33,9 @@ def runs(shape: tuple[int, ...]) -> dict[str, Callable[[], Any]]:
     q, k, v = (rng.standard_normal(shape).astype(np.float32) for _ in range(3))
     tensors = tuple(torch.from_numpy(x) for x in (q, k, v))
     half = tuple(x.to(torch.bfloat16) for x in tensors)
+    patterns = tuple(x.astype(ml_dtypes.bfloat16) for x in (q, k, v))
+    bias, sink = np.zeros((shape[-2], shape[-2]), np.float32), np.zeros(shape[-3])
+    cache = qkv.Cache().append(k, v)
     sdpa = torch.nn.functional.scaled_dot_product_attention
     return {
         "torch SDPA": lambda: sdpa(*tensors),
@@ -39,7 +43,12 @@ def runs(shape: tuple[int, ...]) -> dict[str, Callable[[], Any]]:
         "attend, torch": lambda: qkv.attend(*tensors),
         "attend, torch bfloat16": lambda: qkv.attend(*half),
         "attend, causal()": lambda: qkv.attend(q, k, v, mask=qkv.causal()),
+        "attend, NumPy bfloat16": lambda: qkv.attend(*patterns),
+        "attend, bias": lambda: qkv.attend(q, k, v, bias=bias),
+        "attend, sink": lambda: qkv.attend(q, k, v, sink=sink),
+        "attend, Cache": lambda: qkv.attend(q[..., :1, :], cache, mask=qkv.causal()),
         "attention, NumPy": lambda: qkv.attention(q, k, v),
+        "attention, torch": lambda: qkv.attention(*tensors),
     }
 
 

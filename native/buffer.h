@@ -1,5 +1,5 @@
 // Python's arrays as the kernels take them: views for the duration of a call, checked for what would crash the process
-// if it were wrong. Included by the files that know Python, bind.cpp and recipe.cpp.
+// if it were wrong. Included by the files that know Python.
 #pragma once
 #include <nanobind/nanobind.h>
 
@@ -64,17 +64,19 @@ class Buffer {
   int64_t size(int axis) const { return view_.shape[axis < 0 ? axis + view_.ndim : axis]; }
   int64_t stride(int axis) const { return view_.strides[axis < 0 ? axis + view_.ndim : axis]; }
   char *data() const { return held_ ? static_cast<char *>(view_.buf) : nullptr; }
+  // The struct code of one element in native byte order; "" for anything longer.
+  const char *format() const {
+    const char *format = view_.format ? view_.format : "B";
+    if (*format == '@' || *format == '=') ++format;
+    return format[0] && !format[1] ? format : "";
+  }
 
   // Native byte order and one of the given struct codes.
   void expect(const char *codes, int64_t bytes, const char *expected) const {
-    const char *format = view_.format ? view_.format : "B";
-    if (*format == '@' || *format == '=') ++format;
-    bool fits = view_.itemsize == bytes && format[0] && !format[1];
-    for (const char *code = codes; fits; ++code) {
-      if (!*code) fits = false;
-      if (*code == format[0]) break;
-    }
-    if (!fits) refuse(name_, expected);
+    const char code = *format();
+    for (; *codes; ++codes)
+      if (*codes == code && view_.itemsize == bytes) return;
+    refuse(name_, expected);
   }
   void expect_axes(int count) const {
     if (axes() != count) refuse(name_, "an array with the documented number of axes");

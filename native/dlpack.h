@@ -38,9 +38,10 @@ inline const Exchange *exchange(PyObject *capsule) {
   return table && table->tensor_from ? table : nullptr;
 }
 
-// The struct code of a float type as in buffers; bfloat16 as its 16-bit pattern. Null: none of the four.
+// The struct code of a float type or of booleans as in buffers; bfloat16 as its 16-bit pattern. Null: none of these.
 inline const char *format(uint8_t code, uint8_t bits) {
   if (code == 4 && bits == 16) return "H";
+  if (code == 6 && bits == 8) return "?";
   if (code != 2) return nullptr;
   return bits == 16 ? "e" : bits == 32 ? "f" : bits == 64 ? "d" : nullptr;
 }

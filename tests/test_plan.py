@@ -95,7 +95,7 @@ def test_f3_the_order_of_additions_is_chosen_from_type_and_width_alone(
 @given(problem=problems(magnitudes=("tame",), planted=False, strides=False))
 def test_the_kernel_touches_the_blocks_of_the_plan(native_engine: str, problem: Problem) -> None:
     p = record(problem)
-    if p.rule is not None and native_call._array_rule(p) is None:
+    if p.rule is not None and native_call.array_rule(p) is None:
         return  # carried out in several calls, each with a plan of its own
     plan = engines.choose(p, "native", 1)
     (part,) = native_call.parts(p, plan, "output")

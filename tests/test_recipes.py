@@ -5,9 +5,7 @@ Every call here is made three times: the long way, then so that it is remembered
 
 from __future__ import annotations
 
-import sys
 import threading
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +14,7 @@ import pytest
 from hypothesis import given
 
 import qkv
-from qkv import alibi, attend, causal, first, keys, prefix, recipes, segments, where, window
+from qkv import alibi, attend, attention, causal, first, keys, prefix, recipes, segments, where, window
 from qkv.algebra import And, Or
 from qkv.alibi import Alibi
 from qkv.rules import Causal, KeyMask, KeyRange, Segments, Window
@@ -24,6 +22,7 @@ from support.arrays import bits, cast
 from support.libraries import library
 from support.problems import Problem, problems
 from support.tiny import zeros
+from support.twice import agree, long_way, outcome
 
 pytestmark = [pytest.mark.native, pytest.mark.usefixtures("native_engine")]
 
@@ -33,32 +32,6 @@ def _nothing_remembered():
     recipes.forget()
     yield
     recipes.forget()
-
-
-def outcome(call: Callable[[], Any]) -> tuple[Any, ...]:
-    """What a call gave, comparable: the bits with their kind, type and shape, or the error's words."""
-    try:
-        out = call()
-    except qkv.QkvError as error:
-        return type(error), str(error)
-    kind = type(out)
-    if kind.__module__ == "torch":
-        torch = sys.modules["torch"]
-        return kind, str(out.dtype), tuple(out.shape), bits(out.to(torch.float64).numpy()).tolist()
-    return kind, out.dtype, out.shape, out.flags.c_contiguous, bits(out).tolist()
-
-
-def long_way(call: Callable[[], Any]) -> tuple[Any, ...]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recipes, "known", lambda *_: (None, None))
-        return outcome(call)
-
-
-def agree(call: Callable[[], Any]) -> tuple[Any, ...]:
-    right = long_way(call)
-    for time in ("when it is filed", "when it is found", "once more"):
-        assert outcome(call) == right, time
-    return right
 
 
 def random(*shape: int, seed: int = 0, dtype: str = "float32") -> np.ndarray:
@@ -71,6 +44,12 @@ def test_f3_any_call_twice_is_the_long_way_twice(problem: Problem):
         agree(lambda a=arguments: attend(problem.query, problem.key, problem.value, **problem.arguments, **a))
 
 
+@given(problem=problems())
+def test_f3_so_is_any_call_that_is_asked_afterwards(problem: Problem):
+    for arguments in ({}, {"empty": "zero", "nonfinite": "propagate"}):
+        agree(lambda a=arguments: attention(problem.query, problem.key, problem.value, **problem.arguments, **a))
+
+
 def shortened(**arguments: Any) -> bool:
     """Whether a second such call takes the short way."""
     x = random(2, 3, 4, 8)
@@ -80,7 +59,7 @@ def shortened(**arguments: Any) -> bool:
             x,
             x,
             x,
-            *(arguments.get(name) for name in ("mask", "bias", "scale", "softcap")),
+            *(arguments.get(name) for name in ("mask", "bias", "scale", "softcap", "sink")),
             *(arguments.get(name, "raise") for name in ("empty", "nonfinite")),
             arguments.get("layout", "bhld"),
         )[0]
@@ -102,6 +81,10 @@ SHORT: dict[str, Callable[[], dict[str, Any]]] = {
     "offsets": lambda: {"mask": causal(align=np.array([0, 1]))},
     "alibi": lambda: {"bias": alibi([0.5, 0.25, 0.125])},
     "scale": lambda: {"scale": 0.5, "softcap": 3.0},
+    "bias": lambda: {"bias": random(2, 1, 4, 4)},
+    "bias and mask": lambda: {"bias": random(3, 1, 4), "mask": causal(), "sink": zeros(3)},
+    "sink": lambda: {"sink": np.zeros(3)},
+    "an array": lambda: {"mask": np.tri(4, dtype=bool)},
     "layout": lambda: {"layout": "blhd"},
 }
 
@@ -117,12 +100,12 @@ def test_what_is_remembered(name):
 
 
 LONG: dict[str, Callable[[], dict[str, Any]]] = {
-    "an array": lambda: {"mask": np.ones((4, 4), bool)},
     "allow": lambda: {"mask": qkv.allow(np.ones((4, 4), bool))},
     "a rule": lambda: {"mask": where(lambda n, h, p, j: j <= p)},
     "in a term": lambda: {"mask": causal() | qkv.allow(np.ones((4, 4), bool))},
-    "bias": lambda: {"bias": zeros(4, 4)},
-    "sink": lambda: {"sink": np.zeros(3)},
+    "a bias that is torch's": lambda: {"bias": library("torch").zeros(4, 4)},
+    "a sink in a list": lambda: {"sink": [0.0, 0.0, 0.0]},
+    "a sink in halves": lambda: {"sink": np.zeros(3, np.float16)},
     "long": lambda: {"mask": segments(np.zeros(2000, int)) & causal()},
 }
 
@@ -206,6 +189,43 @@ LOOKALIKES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
         lambda: attend(x4 * np.float32(np.nan), x4, x4, nonfinite="propagate"),
         lambda: attend(x4 * np.float32(np.nan), x4, x4),
     ),
+    "a bias along the other axis": (
+        lambda: attend(x4, x4, x4, bias=x4[0, :, :1]),
+        lambda: attend(x4, x4, x4, bias=x4[0, :, 0][None]),
+    ),
+    "a bias of doubles": (
+        lambda: attend(x4, x4, x4, bias=zeros(4, 4)),
+        lambda: attend(x4, x4, x4, bias=np.zeros((4, 4))),
+    ),
+    "a bias that is no number": (
+        lambda: attend(x4, x4, x4, bias=zeros(4, 4)),
+        lambda: attend(x4, x4, x4, bias=zeros(4, 4) * np.float32(np.nan)),
+    ),
+    "a bias and a mask": (
+        lambda: attend(x4, x4, x4, bias=np.eye(4, dtype=np.float32)),
+        lambda: attend(x4, x4, x4, mask=np.eye(4, dtype=bool)),
+    ),
+    "a mask of integers": (
+        lambda: attend(x4, x4, x4, mask=np.eye(4, dtype=bool)),
+        lambda: attend(x4, x4, x4, mask=np.eye(4, dtype=np.uint8)),
+    ),
+    "no sink": (lambda: attend(x4, x4, x4), lambda: attend(x4, x4, x4, sink=np.zeros(1))),
+    "a sink beyond": (
+        lambda: attend(x4, x4, x4, sink=np.zeros(1)),
+        lambda: attend(x4, x4, x4, sink=np.array([1e39])),
+    ),
+    "a sink that is no number": (
+        lambda: attend(x4, x4, x4, sink=np.zeros(1)),
+        lambda: attend(x4, x4, x4, sink=np.array([np.nan])),
+    ),
+    "sinks for two heads": (
+        lambda: attend(x4, x4, x4, sink=np.zeros(1)),
+        lambda: attend(x4, x4, x4, sink=np.zeros(2)),
+    ),
+    "integers for a sink": (
+        lambda: attend(x4, x4, x4, sink=np.zeros(1)),
+        lambda: attend(x4, x4, x4, sink=np.ones(1, int)),
+    ),
     "width of the values": (lambda: attend(x4, x4, x4), lambda: attend(x4, x4, x4[..., :1])),
     "which axes": (lambda: attend(x4[0], x4[0], x4[0]), lambda: attend(x4, x4, x4)),
 }
@@ -248,6 +268,7 @@ def test_numbers_are_read_anew_every_time():
     """Arrays that change between two calls, and arrays a mask was made of."""
     q, k, v = random(2, 4, 8), random(2, 4, 8, seed=1), random(2, 4, 8, seed=2)
     seen, lengths, slopes, place = np.ones((4, 4), bool), np.array(4), np.array([0.5, 1.0]), np.array(0)
+    bias, sink = zeros(4, 4), zeros(2)
 
     def call() -> list[Any]:
         return [
@@ -256,6 +277,8 @@ def test_numbers_are_read_anew_every_time():
             attend(q, k, v, mask=keys(lengths)),
             attend(q, k, v, bias=alibi(slopes)),
             attend(q, k, v, mask=causal(align=place)),
+            attend(q, k, v, bias=bias),
+            attend(q, k, v, sink=sink),
         ]
 
     def right() -> list[Any]:
@@ -269,6 +292,8 @@ def test_numbers_are_read_anew_every_time():
         lambda: lengths.__setitem__((), 2),
         lambda: slopes.__setitem__(0, -3.0),
         lambda: place.__setitem__((), 2),
+        lambda: bias.__setitem__((1, 0), 3.0),
+        lambda: sink.__setitem__(1, 2.0),
         lambda: k.__setitem__((0, 1), 9.0),
         lambda: v.__setitem__((1, 3), -9.0),
         lambda: q.__imul__(np.float32(0.5)),
@@ -299,7 +324,7 @@ def test_another_engine_is_another_way(monkeypatch):
     x = random(2, 4, 8)
     attend(x, x, x)
     monkeypatch.setenv("QKV_ENGINE", "numpy")
-    assert recipes.known(x, x, x, None, None, None, None, "raise", "raise", "bhld")[0] is None
+    assert recipes.known(x, x, x, *[None] * 5, "raise", "raise", "bhld")[0] is None
     monkeypatch.setenv("QKV_ENGINE", "none")
     with pytest.raises(qkv.ArgumentError, match="QKV_ENGINE"):
         attend(x, x, x)
@@ -330,78 +355,3 @@ def test_many_threads_of_python_remember_at_once():
     for thread in threads:
         thread.join()
     assert not wrong
-
-
-# Tensors. ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
-@pytest.mark.parametrize("arguments", [{}, {"mask": causal()}, {"layout": "blhd"}], ids=["plain", "causal", "blhd"])
-def test_a4_tensors_take_the_short_way_too(dtype, arguments):
-    torch = library("torch")
-    q, k, v = (
-        torch.randn(2, 5, 4, 8, generator=torch.Generator().manual_seed(s)).to(getattr(torch, dtype)) for s in range(3)
-    )
-    for call in (
-        lambda: attend(q, k, v, **arguments),
-        lambda: attend(
-            q.flip(-1), k.transpose(-1, -2).contiguous().transpose(-1, -2), v[:, :1].expand(2, 5, 4, 8), **arguments
-        ),
-        lambda: attend(q[0, 0], k[0, 0], v[0, 0]),
-        lambda: attend(q.requires_grad_(False), k, v, **arguments),
-    ):
-        agree(call)
-    assert len(recipes._recipes) == 2
-
-
-def test_g1_tensors_that_mean_more_take_the_long_way():
-    torch = library("torch")
-    plain = torch.randn(1, 4, 4)
-    attend(plain, plain, plain)
-    assert len(recipes._recipes) == 1
-    graded = plain.clone().requires_grad_()
-    negative = torch._neg_view(plain)
-    odd = {
-        "gradient": lambda: attend(graded, plain, plain),
-        "gradient of a value": lambda: attend(plain, plain, graded),
-        "no gradient": torch.no_grad()(lambda: attend(graded, plain, plain)),
-        "negated": lambda: attend(negative, plain, plain),
-        "negated values": lambda: attend(plain, plain, negative),
-        "sparse": lambda: attend(plain.to_sparse(), plain, plain),
-        "without memory": lambda: attend(plain.to("meta"), plain, plain),
-        "zeros nobody stored": lambda: attend(torch._efficientzerotensor((1, 4, 4)), plain, plain),
-        "subclass": lambda: attend(plain.as_subclass(type("Other", (torch.Tensor,), {})), plain, plain),
-        "parameter": lambda: attend(torch.nn.Parameter(plain, requires_grad=False), plain, plain),
-        "NumPy beside it": lambda: attend(plain, plain.numpy(), plain),
-        "mixed": lambda: attend(plain, plain, plain.double()),
-        "NaN": lambda: attend(plain * float("nan"), plain, plain),
-    }
-    for name, call in odd.items():
-        wanted = long_way(call)
-        for _ in range(2):
-            assert outcome(call) == wanted, name
-    assert long_way(odd["negated"])[-1] != long_way(lambda: attend(plain, plain, plain))[-1]
-
-
-def test_g1_forward_differentiation_takes_the_long_way():
-    torch = library("torch")
-    plain = torch.randn(1, 4, 4)
-    attend(plain, plain, plain)
-    with warnings.catch_warnings(), torch.autograd.forward_ad.dual_level():
-        warnings.simplefilter("ignore")  # torch's own, when it first loads what makes dual numbers
-        dual = torch.autograd.forward_ad.make_dual(plain, torch.ones_like(plain))
-        with pytest.raises(qkv.UnsupportedError, match="tangent"):
-            attend(dual, plain, plain)
-        with pytest.raises(qkv.UnsupportedError, match="tangent"):
-            attend(plain, plain, dual)
-
-
-def test_g1_transforms_of_functions_take_the_long_way():
-    torch = library("torch")
-    plain = torch.randn(3, 4, 4)
-    attend(plain[:1], plain[:1], plain[:1])
-    attend(plain, plain, plain)
-    for transform in (torch.vmap, lambda f: torch.func.grad(lambda x: f(x).sum())):
-        for shape in (plain, plain[:, None]):
-            with pytest.raises(qkv.UnsupportedError):
-                transform(lambda x: attend(x, x, x))(shape)

@@ -41,7 +41,7 @@ LAYERS = {
     "contract": ("contract", "plan"),
     "engines": ("engines",),
     "behind the door": ("diagnose", "questions", "bounds", "recipes"),
-    "answers of a picture's size": ("pooled",),
+    "answers of a picture's size": ("pooled", "answers"),
     "front door": ("attention", "partial", "explain", "info", "gradient"),
     "front door, packed": ("packed",),
     "rooms": ("multihead", "trace", "headview"),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from . import engines, questions, recipes
+from .answers import Contributions, Influence, Survey, Top, indices, one_index
 from .contract import canonical, refuse_foreign
 from .diagnose import raise_faults
 from .errors import ArgumentError, DTypeError, ShapeError, shown
@@ -69,27 +71,21 @@ def attend(
     [[7.311, 5.379]]
     """
     at = None
-    if sink is None and not others:
-        out, at = recipes.known(query, key, value, mask, bias, scale, softcap, empty, nonfinite, layout)
+    if not others:
+        out, at = recipes.known(query, key, value, mask, bias, scale, softcap, sink, empty, nonfinite, layout)
         if out is not None:
             return out
     refuse_foreign(others)
-    problem = canonical(
-        query,
-        key,
-        value,
-        mask=mask,
-        bias=bias,
-        scale=scale,
-        softcap=softcap,
-        sink=sink,
-        empty=empty,
-        nonfinite=nonfinite,
-        layout=layout,
-    )
-    plan = engines.choose(problem)
-    if at is not None:
-        recipes.remember(at, problem, plan)
+    arguments = {
+        "mask": mask,
+        "bias": bias,
+        "scale": scale,
+        "softcap": softcap,
+        "empty": empty,
+        "nonfinite": nonfinite,
+        "layout": layout,
+    }
+    problem, plan = _stated(at, recipes.Given(query, key, value, mask, bias, sink), arguments)
     return _carry_out(problem, plan)[0]
 
 
@@ -117,23 +113,34 @@ def attention(
     >>> a.output.shape, a.lse.shape, a.top(2).keys.shape
     ((2, 5, 8), (2, 5), (2, 5, 2))
     """
+    at = None
+    if not others:
+        out, at = recipes.known(query, key, value, mask, bias, scale, softcap, sink, empty, nonfinite, layout, True)
+        if out is not None:
+            return Attention(out.output, out.lse, _Asked(out.state))
     refuse_foreign(others)
-    problem = canonical(
-        query,
-        key,
-        value,
-        mask=mask,
-        bias=bias,
-        scale=scale,
-        softcap=softcap,
-        sink=sink,
-        empty=empty,
-        nonfinite=nonfinite,
-        layout=layout,
-    )
-    plan = engines.choose(problem)
+    arguments = {
+        "mask": mask,
+        "bias": bias,
+        "scale": scale,
+        "softcap": softcap,
+        "empty": empty,
+        "nonfinite": nonfinite,
+        "layout": layout,
+    }
+    problem, plan = _stated(at, recipes.Given(query, key, value, mask, bias, sink), arguments)
     output, lse, result = _carry_out(problem, plan, sums=True)
-    return Attention(output=output, lse=lse, _problem=replace(problem, lost=result.wrong, sums=result.sums), _plan=plan)
+    asked = replace(problem, lost=result.wrong, sums=result.sums), plan
+    return Attention(output, lse, _Asked(lambda: asked))
+
+
+def _stated(at: Hashable, given: recipes.Given, arguments: dict[str, Any]) -> tuple[Problem, Plan]:
+    """The long way: a call's problem and plan, remembered under `at` where there is one."""
+    problem = canonical(given.query, given.key, given.value, sink=given.sink, **arguments)
+    plan = engines.choose(problem)
+    if at is not None:
+        recipes.remember(at, problem, plan, given, arguments)
+    return problem, plan
 
 
 def _carry_out(problem: Problem, plan: Plan, *, sums: bool = False) -> tuple[Any, Any, engines.Result]:
@@ -150,59 +157,25 @@ def _carry_out(problem: Problem, plan: Plan, *, sums: bool = False) -> tuple[Any
     return *wrapped, result
 
 
-@dataclass(frozen=True, eq=False)
-class Top:
-    """The largest weights of each row: `keys` int64 (B…, H, L, k), -1 where a row has fewer; `weights`, 0 there."""
+class _Asked:
+    """The problem behind an `Attention` and its plan, stated when the first question comes."""
 
-    keys: Any
-    weights: Any
+    def __init__(self, state: Callable[[], tuple[Problem, Plan]]) -> None:
+        self._state = state
 
-    def __iter__(self) -> Any:
-        return iter((self.keys, self.weights))
+    @cached_property
+    def problem(self) -> Problem:
+        """The problem, with what the engine found out about its rows."""
+        return self._both[0]
 
+    @cached_property
+    def plan(self) -> Plan:
+        """How it was carried out."""
+        return self._both[1]
 
-@dataclass(frozen=True, eq=False)
-class Survey:
-    """What one pass over all pairs says of the weights, (B…, H, …) each.
-
-    Attributes:
-        entropy: nats, as `Attention.entropy`, (L). distance: mean of position − j under the weights renormalised over the
-            keys, (L); NaN for a row that reads no key. received: sum of each key's weight over the rows, (S).
-        pooled: the map as from `Attention.pooled`, (queries, keys), or None.
-    """
-
-    entropy: Any
-    distance: Any
-    received: Any
-    pooled: Any
-
-
-@dataclass(frozen=True, eq=False)
-class Contributions:
-    """What each key put into one query's output, (B…, H, S) each (without H where one head was asked).
-
-    Attributes:
-        weight: α_j. norm: ‖α_j v_j‖. share: α_j v_j · o / ‖o‖², signed, adds up to 1 over the keys; NaN where o is 0 (C6).
-    """
-
-    weight: Any
-    norm: Any
-    share: Any
-
-
-@dataclass(frozen=True, eq=False)
-class Influence:
-    """How one query's output would change if one key were forbidden, for each key.
-
-    Attributes:
-        relative: ‖o − o₋ⱼ‖ / ‖o‖, (B…, H, S); 0 for keys the query may not read, NaN where o is 0.
-        sole: True where the key is the only one the row may read: without it the row would be zero.
-        vectors: o₋ⱼ − o, (B…, H, S, E), if asked for, else None.
-    """
-
-    relative: Any
-    sole: Any
-    vectors: Any
+    @cached_property
+    def _both(self) -> tuple[Problem, Plan]:
+        return self._state()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -222,8 +195,15 @@ class Attention:
 
     output: Any
     lse: Any
-    _problem: Problem = field(repr=False)
-    _plan: Plan = field(repr=False)
+    _asked: _Asked
+
+    @property
+    def _problem(self) -> Problem:
+        return self._asked.problem
+
+    @property
+    def _plan(self) -> Plan:
+        return self._asked.plan
 
     def __repr__(self) -> str:
         p = self._problem
@@ -242,9 +222,9 @@ class Attention:
         [[[0.333, 0.333, 0.333, 0.0]]]
         """
         p = self._problem
-        rows = _indices("queries", queries, p.queries)
-        picked = np.arange(p.heads) if heads is None else _indices("heads", heads, p.heads)
-        cols = None if keys is None else _indices("keys", keys, p.keys)
+        rows = indices("queries", queries, p.queries)
+        picked = np.arange(p.heads) if heads is None else indices("heads", heads, p.heads)
+        cols = None if keys is None else indices("keys", keys, p.keys)
         return self._give(questions.chosen_weights(p, self._plan, rows, picked, cols))
 
     def top(self, k: int) -> Top:
@@ -344,7 +324,7 @@ class Attention:
         >>> c.weight.round(2).tolist(), (c.norm / c.norm.sum()).round(2).tolist(), c.share.round(2).tolist()
         ([0.73, 0.27], [0.58, 0.42], [0.65, 0.35])
         """
-        p = self._asked(head)
+        p = self._of_one(head)
         one = questions.one_query(p, self._plan, self._row(query))
         norm, share = questions.contributions(p, one)
         return Contributions(*(self._of_head(x, head) for x in (one.weight, norm, share)))
@@ -363,7 +343,7 @@ class Attention:
         >>> qkv.attention(q, k, np.array([[10.0, 0], [0, 20]])).influence(0).relative.round(2).tolist()
         [1.8, 0.66]
         """
-        p = self._asked(head)
+        p = self._of_one(head)
         one = questions.one_query(p, self._plan, self._row(query))
         relative, sole, change = questions.influence(p, one)
         moved = None
@@ -375,12 +355,12 @@ class Attention:
         return Influence(self._of_head(relative, head), self._of_head(sole, head), moved)
 
     def _row(self, query: Any) -> int:
-        return _one_index("query", query, self._problem.queries)
+        return one_index("query", query, self._problem.queries)
 
-    def _asked(self, head: Any) -> Problem:
+    def _of_one(self, head: Any) -> Problem:
         """The problem of the one head asked, or of all."""
         p = self._problem
-        return p if head is None else questions.of_head(p, _one_index("head", head, p.heads))
+        return p if head is None else questions.of_head(p, one_index("head", head, p.heads))
 
     def _of_head(self, array: Array, head: Any) -> Any:
         """(N, H, …) of all heads, or of the one asked, to the caller."""
@@ -396,30 +376,3 @@ class Attention:
         if p.layout.axes == 2 and not headless:
             array = array[0]
         return p.layout.kind.wrap(np.ascontiguousarray(array))
-
-
-def _one_index(name: str, wanted: Any, size: int) -> int:
-    if isinstance(wanted, (bool, np.bool_)) or not hasattr(wanted, "__index__"):
-        raise DTypeError(f"{name} must be one whole number, but {shown(wanted)} came; ask one {name} at a time")
-    return int(_indices(name, int(wanted), size)[0])
-
-
-def _indices(name: str, wanted: Any, size: int) -> Any:
-    if isinstance(wanted, range):
-        wanted = list(wanted)
-    if isinstance(wanted, Iterable) and not isinstance(wanted, (list, tuple)) and not hasattr(wanted, "dtype"):
-        wanted = list(wanted)
-    array = to_numpy(wanted, name, scalars=True)
-    if array.size == 0:
-        return np.zeros(0, np.int64)
-    if array.dtype == np.bool_ or not np.issubdtype(array.dtype, np.integer):
-        raise DTypeError(
-            f"{name} must be whole numbers, but has dtype {array.dtype}; np.flatnonzero(a) turns booleans into indices"
-        )
-    flat = array.reshape(-1).astype(np.int64)
-    if int(flat.max()) >= size or int(flat.min()) < -size:
-        wrong = int(flat[(flat >= size) | (flat < -size)][0])
-        raise ArgumentError(
-            f"{name} must be within -{size}…{size - 1}, but {wrong} came; indices count from 0, negative ones from the end"
-        )
-    return np.where(flat < 0, flat + size, flat)

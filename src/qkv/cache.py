@@ -102,11 +102,12 @@ class Cache:
         self._lengths: Ints = np.zeros((), np.int64)
         self._firsts: Ints = self._lengths
         self._before: Ints = self._lengths
+        self._longest, self._oldest = 0, 0
         self._appended = 0
 
     def __len__(self) -> int:
         """Length of the longest sequence, S."""
-        return int(self._lengths.max()) if self._lengths.size else 0
+        return self._longest
 
     def __bool__(self) -> bool:
         return True
@@ -134,7 +135,7 @@ class Cache:
 
         Positions and masks count from key 0 all the same. Answers of `attention(…)` that are key by key begin here.
         """
-        return int(self._firsts.min()) if self._firsts.size else 0
+        return self._oldest
 
     @property
     def dtype(self) -> str:
@@ -205,6 +206,7 @@ class Cache:
         k, v = (x.reshape(sequences, self._groups, *x.shape[-2:]) for x in (k, v))
         self._held.write(k, v, self.flat_lengths(), counts.reshape(-1))
         self._before, self._lengths, self._appended = self._lengths, self._lengths + counts, new_tokens
+        self._measure()
         return self
 
     def trim(self, lengths: Any) -> Cache:
@@ -224,6 +226,7 @@ class Cache:
                 f"lengths must leave a window whole, at least {least} keys, but {int(wanted[missing][0])} came; older keys are forgotten"
             )
         self._lengths, self._before, self._appended = wanted, wanted, 0
+        self._measure()
         if self._held is not None:
             self._held.trim(self.flat_lengths())
         return self
@@ -268,7 +271,41 @@ class Cache:
         out._widths, out._groups, out._headed = self._widths, self._groups, self._headed
         out._dtype, out._kind, out._appended = self._dtype, self._kind, self._appended
         out._held = None if self._held is None else self._held.fork(chosen.tolist())
+        out._measure()
         return out
+
+    def frozen(self) -> Cache | None:
+        """The cache as it is now, whatever is appended to it later; not a copy. None in pages, which move."""
+        if not isinstance(self._held, Growing):
+            return None
+        out = Cache.__new__(Cache)
+        out.__dict__.update(self.__dict__)
+        out._held = Growing(self._held.key, self._held.value)
+        return out
+
+    def numbers(self) -> tuple[Array, Array] | None:
+        """Keys and values in storage form, (N, G, at least S − first, D) and so on, from key `first` on; None before any came."""
+        held = self._held
+        if held is None:
+            return None
+        if type(held) is Growing and (self._storage is None or self._storage == self._dtype):
+            return held.key, held.value
+        return self._read()
+
+    def standing(self, queries: int) -> tuple[Ints, Ints, int, Ints | None, int, int]:
+        """(lengths, places, back, firsts, S − first, first): row 0 of `queries` rows stands at places − back, arrays (N,) each.
+
+        `firsts` is None where no key was forgotten.
+        """
+        lengths = self._lengths.reshape(-1)
+        firsts = self._firsts.reshape(-1) if self._window is not None else None
+        if queries == self._appended:
+            return lengths, self._before.reshape(-1), 0, firsts, self._longest - self._oldest, self._oldest
+        return lengths, lengths, queries, firsts, self._longest - self._oldest, self._oldest
+
+    def sizes(self) -> tuple[Any, ...]:
+        """What decides, besides how long it is, how calls with this cache go."""
+        return self._dtype, self._lengths.shape, self._groups, self._headed, self._widths
 
     def view(self) -> tuple[Any, Any]:
         """Keys and values up to the longest sequence's length, (B…, G, S, D) and (B…, G, S, E), as the kind that was appended.
@@ -290,12 +327,16 @@ class Cache:
     def storage(self) -> tuple[Array, Array, str]:
         """Keys and values in storage form with the name of their float type."""
         shapes = self.shapes()
+        key, value = self._read()
+        return key.reshape(shapes[0]), value.reshape(shapes[1]), self._dtype
+
+    def _read(self) -> tuple[Array, Array]:
         assert self._held is not None
         key, value = self._held.read(self.first, self.flat_firsts(), self.flat_lengths())
         if self._storage is not None and self._storage != self._dtype:
             wide = FLOATS[self._dtype].storage
             key, value = (widen(x, self._storage).astype(wide, copy=False) for x in (key, value))
-        return key.reshape(shapes[0]), value.reshape(shapes[1]), self._dtype
+        return key, value
 
     def flat_lengths(self) -> Ints:
         """Lengths with all batch axes flattened, int64 (N,)."""
@@ -326,6 +367,10 @@ class Cache:
         self._firsts = np.maximum(self._firsts, self._lengths - self._window)
         assert isinstance(self._held, Pages)
         self._held.forget(self._firsts.reshape(-1))
+
+    def _measure(self) -> None:
+        self._longest = int(self._lengths.max()) if self._lengths.size else 0
+        self._oldest = int(self._firsts.min()) if self._firsts.size else 0
 
     def _kept(self, array: Array, name: str, dtype: str) -> Array:
         """The numbers as they are kept."""

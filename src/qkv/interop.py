@@ -115,6 +115,28 @@ def torch_exchange(query: Any, key: Any, value: Any) -> Any:
     return getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
 
 
+def exchangeable(x: Any) -> bool:
+    """Whether it is a tensor of torch beside those that `torch_exchange` said yes to, which its table can read as well."""
+    torch = sys.modules["torch"]
+    return (
+        type(x) in (torch.Tensor, torch.nn.Parameter)
+        and not x.is_neg()
+        and not (x.requires_grad and torch.is_grad_enabled())
+    )
+
+
+def plain_view(x: Any) -> Array:
+    """What `torch_exchange` and `exchangeable` said yes to, or a NumPy array, as NumPy has it; bfloat16 as its bits."""
+    if isinstance(x, np.ndarray):
+        return x.view(np.uint16) if x.dtype.name == "bfloat16" else x
+    torch, plain = sys.modules["torch"], x.detach()
+    if plain.dtype is torch.bfloat16:
+        bits: Array = plain.view(torch.int16).numpy().view(np.uint16)
+        return bits
+    out: Array = plain.numpy()
+    return out
+
+
 def to_numpy(x: Any, name: str, *, scalars: bool = False) -> Array:
     """Any other argument (mask, bias, sink, lengths, ids) as a NumPy array; lists and numbers only with `scalars`.
 

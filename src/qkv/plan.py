@@ -168,11 +168,32 @@ def make_plan(problem: Problem, engine: str, level: str, threads: int) -> Plan:
         runs = _runs(problem.origin[0])
         rows = min(rows, int(runs.max()))
     tasks = problem.batches * problem.groups * int((-(-runs // rows)).sum())
-    pairs = problem.batches * problem.heads * problem.queries * problem.keys
-    if pairs * (problem.width + problem.value_width) < BRIEF:
-        threads = 1
-    spread = threads > 1 and tasks < 2 * threads and problem.keys > split
+    threads, spread = _threads(problem, problem.keys, tasks, split, threads)
     return Plan("native", level, rows, block, split, threads, spread)
+
+
+def _work(problem: Problem) -> int:
+    """Multiplications that one key more costs."""
+    return problem.batches * problem.heads * problem.queries * (problem.width + problem.value_width)
+
+
+def _threads(problem: Problem, keys: int, tasks: int, split: int, threads: int) -> tuple[int, bool]:
+    """(threads that are worth waking, whether they share the splits of a tile) for so many keys."""
+    if _work(problem) * keys < BRIEF:
+        threads = 1
+    return threads, threads > 1 and tasks < 2 * threads and keys > split
+
+
+def threads_by_length(problem: Problem, plan: Plan, threads: int) -> tuple[tuple[int, int, bool], ...]:
+    """(keys from which on it holds, threads, spread), falling: what a native plan says for any other number of keys.
+
+    Args:
+        problem: whose rows count their keys from one origin.
+        threads: as `make_plan` was given.
+    """
+    tasks = problem.batches * problem.groups * -(-problem.queries // plan.tile)
+    edges = sorted({1, max(1, -(-BRIEF // _work(problem))), plan.split + 1}, reverse=True)
+    return tuple((keys, *_threads(problem, keys, tasks, plan.split, threads)) for keys in edges)
 
 
 def backward_plan(problem: Problem, plan: Plan) -> Plan:

@@ -154,26 +154,7 @@ def run(call: Call, level_name: str | None = None, output: Array | None = None) 
         mix = np.empty(wide, compute)
     seen, shared, blocks = extension.attend(
         _index(level_name or level()),
-        call.query,
-        call.key,
-        call.value,
-        _DTYPES[call.dtype],
-        call.scale,
-        call.softcap or 0.0,
-        call.slopes,
-        call.sink,
-        call.offset,
-        call.bias,
-        _DTYPES[call.bias_dtype],
-        call.allow,
-        call.lo,
-        call.hi,
-        call.origin,
-        call.tile_rows,
-        call.block,
-        call.split,
-        call.spread,
-        call.threads,
+        _arguments(call),
         output,
         lse,
         top,
@@ -207,24 +188,8 @@ def answers(
     keys, weights = (None, None) if top is None else top
     _loaded().answers(
         _index(level_name or level()),
-        call.query,
-        call.key,
-        _DTYPES[call.dtype],
-        call.scale,
-        call.softcap or 0.0,
-        call.slopes,
-        call.offset,
-        call.bias,
-        _DTYPES[call.bias_dtype],
-        call.allow,
-        call.lo,
-        call.hi,
-        call.origin,
-        call.tile_rows,
-        call.block,
-        call.split,
+        _arguments(call),
         run,
-        call.threads,
         base,
         whole,
         first_key,
@@ -265,23 +230,7 @@ def survey(
     cells, row_edge, key_edge = (None, None, None) if pooled is None else pooled
     _loaded().survey(
         _index(level_name or level()),
-        call.query,
-        call.key,
-        _DTYPES[call.dtype],
-        call.scale,
-        call.softcap or 0.0,
-        call.slopes,
-        call.offset,
-        call.bias,
-        _DTYPES[call.bias_dtype],
-        call.allow,
-        call.lo,
-        call.hi,
-        call.origin,
-        call.tile_rows,
-        call.block,
-        call.split,
-        call.threads,
+        _arguments(call),
         base,
         whole,
         part,
@@ -298,33 +247,14 @@ def survey(
     )
 
 
-def recipe(call: Call, axes: int) -> Any:
-    """The call kept without its arrays; `.run(query, key, value, output, lse)` carries it out on others of those sizes.
+def recipe(call: Call, axes: int, reach: tuple[int, int] | None = None) -> Any:
+    """The call kept without its arrays; its `run` carries it out on others of those sizes, see native/recipe.cpp.
 
-    They have `axes` axes: 2, or as many as those of the call. It answers 0, or bits of what some rows met (1: no allowed
-    key, others as in `Result.status`), or -1 where `QKV_ENGINE` asks for another engine and nothing was done.
+    Args:
+        axes: of the arrays of a run: 2, or as many as those of the call.
+        reach: for keys that a growing cache holds, how many before and after its own a row may read; -1: all.
     """
-    return _loaded().Recipe(
-        _index(level()),
-        call.query,
-        call.key,
-        call.value,
-        axes,
-        _DTYPES[call.dtype],
-        call.scale,
-        call.softcap or 0.0,
-        call.slopes,
-        call.sink,
-        call.offset,
-        call.lo,
-        call.hi,
-        call.origin,
-        call.tile_rows,
-        call.block,
-        call.split,
-        call.spread,
-        call.threads,
-    )
+    return _loaded().Recipe(_index(level()), _arguments(call), axes, reach)
 
 
 def backward(
@@ -350,24 +280,7 @@ def backward(
     """
     _loaded().backward(
         _index(level_name or level()),
-        call.query,
-        call.key,
-        call.value,
-        _DTYPES[call.dtype],
-        call.scale,
-        call.softcap or 0.0,
-        call.slopes,
-        call.offset,
-        call.bias,
-        _DTYPES[call.bias_dtype],
-        call.allow,
-        call.lo,
-        call.hi,
-        call.tile_rows,
-        call.block,
-        call.split,
-        call.spread,
-        call.threads,
+        _arguments(call),
         output,
         doutput,
         lse,
@@ -377,6 +290,32 @@ def backward(
         dvalue,
         dbias,
         delta,
+    )
+
+
+def _arguments(call: Call) -> tuple[Any, ...]:
+    """What all functions of the extension take, in the order of native/call.h."""
+    return (
+        call.query,
+        call.key,
+        call.value,
+        _DTYPES[call.dtype],
+        call.scale,
+        call.softcap or 0.0,
+        call.slopes,
+        call.sink,
+        call.offset,
+        call.bias,
+        _DTYPES[call.bias_dtype],
+        call.allow,
+        call.lo,
+        call.hi,
+        call.origin,
+        call.tile_rows,
+        call.block,
+        call.split,
+        call.spread,
+        call.threads,
     )
 
 

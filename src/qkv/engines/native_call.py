@@ -96,7 +96,7 @@ def parts(problem: Problem, plan: Plan, want: Want, *, by_batch: bool = False) -
         by_batch: one batch at a time in any case.
     """
     everything, all_keys = slice(None), slice(0, problem.keys)
-    pairs = _array_rule(problem)
+    pairs = array_rule(problem)
     if problem.frame.position is not None and problem.slopes is not None:
         for rows in _steps(problem.frame.position[0]):
             yield Part(everything, rows, _call(problem, plan, want, None, rows, None, all_keys), all_keys)
@@ -151,7 +151,7 @@ def _chunks(problem: Problem, plan: Plan, n: int) -> Iterator[tuple[slice, slice
         start = stop
 
 
-def _array_rule(problem: Problem) -> Array | None:
+def array_rule(problem: Problem) -> Array | None:
     """A rule that is one array already, as a view (B…, H, L, S); nothing is copied."""
     rule, shape = problem.rule, (*problem.batch, problem.heads, problem.queries, problem.keys)
     keys = slice(problem.first_key, problem.first_key + problem.keys)
