@@ -27,6 +27,12 @@ const press = async (page, keys) => {
   for (const key of keys) await page.keyboard.press(key);
 };
 
+/** Another document, not the same one at another place. */
+const afresh = async (page, address) => {
+  await page.goto("about:blank");
+  await page.goto(address);
+};
+
 const tests = {
   "holds few nodes and says where it starts": async (page) => {
     const nodes = await page.evaluate(() => document.querySelectorAll("*").length);
@@ -76,13 +82,11 @@ const tests = {
     same(new URLSearchParams((await page.evaluate(() => location.hash)).slice(1)).get("head"), "1");
   },
   "opens again where its address says": async (page) => {
-    await page.goto(`${pathToFileURL(file).href}#layer=1&head=3&quantity=influence&scale=log&key=4`);
-    await page.reload();
+    await afresh(page, `${pathToFileURL(file).href}#layer=1&head=3&quantity=influence&scale=log&key=4`);
     same(await page.textContent("#map-title"), "Layer 1, head 3");
     same(await page.inputValue("#quantity"), "influence");
     same(await page.inputValue("#scale"), "log");
-    await page.goto(`${pathToFileURL(file).href}#layer=99&head=x&quantity=none&key=-3`);
-    await page.reload();
+    await afresh(page, `${pathToFileURL(file).href}#layer=99&head=x&quantity=none&key=-3`);
     same(await page.inputValue("#quantity"), "weight");
   },
   "sorts its table, and the table is beside": async (page) => {
@@ -119,7 +123,7 @@ try {
     const page = await browser.newPage({ bypassCSP: name.includes("axe") });
     const troubles = [];
     page.on("request", (request) => {
-      if (!/^(file|data):/.test(request.url())) troubles.push(`asked ${request.url()}`);
+      if (!/^(file|data|about):/.test(request.url())) troubles.push(`asked ${request.url()}`);
     });
     page.on("pageerror", (error) => troubles.push(error.message));
     page.on("console", (message) => message.type() === "error" && troubles.push(message.text()));

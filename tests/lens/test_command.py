@@ -16,6 +16,8 @@ pytest.importorskip("glassllm")
 from qkv import lens, models
 from qkv.cli.main import main
 
+load = models.load  # before a test replaces it
+
 Run = Callable[..., tuple[int, str, str]]
 
 TEXT = "Alice was beginning to get very tired of sitting by her sister on the bank."
@@ -51,6 +53,44 @@ def test_the_terminal_shows_the_text_and_the_heaviest_keys(run: Run, glass: Any)
     line = next(line for line in out.splitlines() if line.split()[:1] == [str(best)])
     assert f"{row.weight[best]:.3g}" in line
     assert max(map(len, out.splitlines())) <= 80
+
+
+def test_the_terminal_shows_how_much_every_head_gives_the_first_key(run: Run, glass: Any) -> None:
+    """The layer × head map, in tenths."""
+    code, out, err = run(
+        "--text", "text.txt", "--layer", "1", "--head", "0", "--query", "9", "--quantity", "contribution"
+    )
+    assert (code, err) == (0, "")
+    assert max(map(len, out.splitlines())) <= 80
+    eager = load("glassllm", attention="eager")
+    weights = eager.module(**eager.encode(TEXT), output_attentions=True).attentions
+    key = lens.row(lens.capture(glass.module, glass.encode(TEXT)).layer(1), 0, 9).top(1, "norm")[0]
+    assert f"gives key {key} " in " ".join(out.split())
+    drawn = [line.split()[-1] for line in out.splitlines() if line.startswith("  head ")]
+    for head, cells in enumerate(drawn):
+        for layer, cell in enumerate(cells):
+            tenths = 10 * float(weights[layer][0, head, 9, key])
+            assert abs({"·": 0, "X": 10}.get(cell, int(cell) if cell.isdigit() else -1) - tenths) <= 0.5 + 1e-3
+    assert [len(cells) for cells in drawn] == [4] * 4
+
+
+@pytest.mark.parametrize("quantity", ["weight", "contribution", "share", "influence"])
+def test_every_quantity_is_drawn(run: Run, quantity: str) -> None:
+    code, out, err = run("--text", "text.txt", "--quantity", quantity, "--out", "head.svg", "--out", "view.html")
+    assert (code, err) == (0, "")
+    assert "written: head.svg" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--serve", "--json"), "--serve shows a page, and --json prints one row; leave one of them out"),
+        (("--port", "80"), "--port 80 is where --serve serves, and that is missing; write --serve too"),
+        (("--serve", "--port", "70000"), "--port must be within 0…65535, but 70000 came; 0 takes a free one"),
+    ],
+)
+def test_what_cannot_be_served(run: Run, words: tuple[str, ...], said: str) -> None:
+    assert run(*words) == (2, "", f"qkv: {said}\n")
 
 
 def test_files_hold_the_same_numbers(run: Run) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 __all__ = [
+    "has_colour",
     "heading",
     "lines",
     "number",
@@ -93,6 +94,11 @@ def lines(block: str) -> None:
     from rich.text import Text
 
     _console().print(Text(printable(block)), soft_wrap=True)
+
+
+def has_colour() -> bool:
+    """Whether what is printed can be told apart by colour."""
+    return _console().color_system is not None
 
 
 def shaded(parts: Sequence[tuple[str, float, bool]]) -> None:

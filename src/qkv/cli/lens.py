@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from qkv.errors import ArgumentError, FileError
 
-from . import draw, reading
+from . import draw, lens_show, reading
 
 if TYPE_CHECKING:
     from qkv.lens import Capture
@@ -31,9 +31,11 @@ examples:
   qkv lens --model smollm2 --text chapter.txt --layer 5 --head 6 --query last
   qkv lens --model smollm2 --text chapter.txt --quantity influence --out view.html
   qkv lens --model minilm --text - --out head.svg --out numbers.json
+  qkv lens --model smollm2 --text chapter.txt --serve
 
 A page holds maps of all heads and every number of the rows asked; an .svg or .png
-what is drawn of one head and row. Nothing is downloaded.
+what is drawn of one head and row; with --serve the page has every row of every
+head, computed when asked for. Nothing is downloaded.
 """
 
 
@@ -65,6 +67,8 @@ def add_command(commands: Any) -> None:
     parser.add_argument(
         "--out", metavar="FILE", action="append", help="write .html, .svg, .png or .json; may be given again"
     )
+    parser.add_argument("--serve", action="store_true", help="serve the page on this machine alone, until Ctrl-C")
+    parser.add_argument("--port", metavar="N", type=int, default=0, help="where it is served (default: a free port)")
     parser.add_argument("--pickles", action="store_true", help="read .bin files, which may run code")
     parser.add_argument("--json", action="store_true", help="print the numbers of the row as JSON")
     parser.set_defaults(run=run)
@@ -76,6 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
     from qkv.lens.views import picture
 
     outs = [_out(name) for name in arguments.out or ()]
+    _check_serving(arguments)
     text = reading.read_text(arguments.text, _LONGEST)
     show = not arguments.json
     own = None if arguments.attention == "qkv" else arguments.attention
@@ -91,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
         seen = lens.capture(model.module, words, attention=kernels, tokens=tokens, name=model.name)
     asked = _asked(arguments, seen, len(tokens))
     command = _command(arguments)
-    maps = bool(outs)
+    maps = bool(outs) or arguments.serve
     heads = sum(len(layer.heads) for layer in seen.layers)
     with draw.progress("pooling maps", heads, show=show and maps) as step:
         done = 0
@@ -116,8 +121,32 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         draw.write_json({"facts": dict(shown.facts), "command": command, **shown.start.row.to_dict()})
     else:
-        _show(shown, seen, outs)
+        lens_show.show(shown, seen, outs, served=arguments.serve)
+    if arguments.serve:
+        _serve(shown, seen, arguments.port)
     return 0
+
+
+def _check_serving(arguments: argparse.Namespace) -> None:
+    """Before a model is read, say what cannot be served."""
+    if arguments.serve and arguments.json:
+        raise ArgumentError("--serve shows a page, and --json prints one row; leave one of them out")
+    if arguments.port and not arguments.serve:
+        raise ArgumentError(f"--port {arguments.port} is where --serve serves, and that is missing; write --serve too")
+    if not 0 <= arguments.port <= 65535:
+        raise ArgumentError(f"--port must be within 0…65535, but {arguments.port} came; 0 takes a free one")
+
+
+def _serve(shown: Picture, seen: Capture, port: int) -> None:
+    import sys
+
+    from qkv.lens.views import Server
+
+    server = Server(seen, shown, port=port)
+    draw.lines(f"\nThe page is at {server.link}\nCtrl-C stops it.")
+    sys.stdout.flush()
+    server.run()
+    draw.lines("\nStopped.")
 
 
 def _out(name: str) -> Path:
@@ -168,6 +197,7 @@ def _command(arguments: argparse.Namespace) -> str:
         words += ["--sink", str(arguments.sink)]
     for out in arguments.out or ():
         words += ["--out", out]
+    words += ["--serve"] * arguments.serve
     return shlex.join(words)
 
 
@@ -183,48 +213,3 @@ def _write(path: Path, shown: Picture) -> None:
 
 def _as_json(shown: Picture) -> str:
     return json.dumps(shown.to_dict(), ensure_ascii=True, allow_nan=False, indent=1) + "\n"
-
-
-def _show(shown: Picture, seen: Capture, outs: list[Path]) -> None:
-    one, row = shown.start, shown.start.row
-    facts = shown.facts
-    draw.text(
-        f"{facts['model']}: {facts['kind']}, {facts['attention']} attention, {len(shown.tokens)} tokens, {len(seen.layers)} layers"
-    )
-    draw.text()
-    draw.text(f"Layer {one.layer}, head {row.head}, query {row.query} {shown.tokens[row.query]!r}", "bold")
-    column = getattr(row, shown.quantity)
-    draw.shaded(_window(shown, column))
-    rows = []
-    for j in row.top(8, shown.quantity):
-        numbers = [
-            draw.number(float(getattr(row, name)[j]), 3) for name in ("weight", "norm_share", "share", "influence")
-        ]
-        note = "sink" if j == shown.sink else "itself" if j == row.query else ""
-        rows.append((str(j), repr(shown.tokens[j])[:24], *numbers, note))
-    draw.text()
-    draw.table(("key", "token", "weight", "contribution", "share", "influence", ""), rows, left=(1, 6))
-    draw.text()
-    draw.text(
-        f"as even as {row.effective_keys:.3g} keys, {row.mean_distance:.3g} tokens back on average; contributions cancel by {row.cancellation:.2f}"
-    )
-    for path in outs:
-        draw.text(f"written: {path} ({path.stat().st_size:,} bytes)")
-    draw.text(
-        shown.left_out()
-        if outs
-        else "--out view.html writes a page with every head; --layer, --head and --query choose another row"
-    )
-
-
-def _window(shown: Picture, column: Any) -> list[tuple[str, float, bool]]:
-    """(token, shade 0…1, whether it is framed) of the text around the query and at the start, as much as fits a screen."""
-    row = shown.start.row
-    best = max((abs(float(x)) for j, x in enumerate(column) if j != shown.sink and x == x), default=0.0) or 1.0
-    size, most = len(shown.tokens), 220
-    start = max(min(row.query + 8, size) - most, 0)
-    parts = [("…", 0.0, False)] if start else []
-    for j in range(start, min(start + most, size)):
-        shade = 0.0 if j == shown.sink else abs(float(column[j])) / best
-        parts.append((shown.tokens[j], shade if shade == shade else 0.0, j == row.query))
-    return [*parts, *([("…", 0.0, False)] if start + most < size else [])]

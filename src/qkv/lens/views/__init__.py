@@ -3,6 +3,7 @@
 from .html import to_html
 from .picture import Picture, Shown, picture
 from .png import to_png
+from .serve import Server
 from .svg import to_svg
 
-__all__ = ["Picture", "Shown", "picture", "to_html", "to_png", "to_svg"]
+__all__ = ["Picture", "Server", "Shown", "picture", "to_html", "to_png", "to_svg"]

@@ -19,10 +19,13 @@ from .picture import COLUMNS, Picture
 __all__ = ["to_html"]
 
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+_ASKING = "; connect-src 'self'"
+_ENTER = "Enter asks for the exact row of the first query in it."
+_QUERY = '<label>Query <input type="number" id="query" min="{}" max="{}" step="1"></label>\n'
 
 
-def to_html(shown: Picture) -> str:
-    """The page."""
+def to_html(shown: Picture, *, served: bool = False) -> str:
+    """The page; `served` by a `Server`, it asks that for rows that are not in it, and nobody else for anything."""
     facts = shown.facts
     title = f"What {facts.get('model', 'the model')} reads, head by head"
     rows = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts.items())
@@ -33,7 +36,7 @@ def to_html(shown: Picture) -> str:
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
+<meta http-equiv="Content-Security-Policy" content="{_POLICY}{_ASKING if served else ""}">
 <meta name="color-scheme" content="light dark">
 <link rel="icon" href="data:,">
 <title>{escape(title)}</title>
@@ -47,7 +50,7 @@ def to_html(shown: Picture) -> str:
 <div class="controls">
 <label>Layer <select id="layer"></select></label>
 <label>Head <select id="head"></select></label>
-<label>Exact row <select id="row"></select></label>
+{_QUERY.format(shown.first, shown.last) if served else ""}<label>Exact row <select id="row"></select></label>
 <label>Quantity <select id="quantity">{_options(_NAMES)}</select></label>
 <label>Colours <select id="scale">{_options(_SCALES)}</select></label>
 </div>
@@ -58,7 +61,7 @@ def to_html(shown: Picture) -> str:
 <p class="hint">Arrow keys move from head to head, left and right along a layer, up and down from layer to layer.</p>
 <canvas id="grid" tabindex="0" role="application" aria-label="Maps of all heads" aria-describedby="status"></canvas>
 <h2 id="map-title">One head</h2>
-<p class="hint">Arrow keys move from cell to cell; what it holds is said above.</p>
+<p class="hint">Arrow keys move from cell to cell; what it holds is said above. {_ENTER if served else ""}</p>
 <canvas id="map" tabindex="0" role="application" aria-labelledby="map-title" aria-describedby="status"></canvas>
 </section>
 <section aria-labelledby="row-title">
@@ -75,12 +78,12 @@ def to_html(shown: Picture) -> str:
 </div>
 <section aria-labelledby="about-title">
 <h2 id="about-title">What this is, and what it cannot show</h2>
-<p>{escape(shown.left_out())}</p>
+<p>{escape(shown.left_out(served=served))}</p>
 <ul>{columns}</ul>
 <dl>{rows}{command}</dl>
 </section>
 </main>
-<script type="application/json" id="data">{_json(_data(shown))}</script>
+<script type="application/json" id="data">{_json({**_data(shown), "served": served})}</script>
 <script>
 {_file("page.js")}</script>
 </body>

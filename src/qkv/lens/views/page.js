@@ -33,36 +33,58 @@
     let found = null;
     maps.set(`${layer}.${head}`, { layer, head, rows, cols, get cells() { return (found ??= halves(cells)); } });
   }
-  const rows = data.rows.map((row) => {
+  // Exact rows by "layer.head.query": those of the file, and those that a server was asked for, the oldest of which go.
+  const nameOf = (layer, head, query) => `${layer}.${head}.${query}`;
+  const rows = new Map();
+  for (const row of data.rows) {
     const bits = bytes(row.allowed);
     const columns = Object.fromEntries(Object.entries(row.columns).map(([name, text]) => [name, floats(text)]));
-    return { ...row, columns, allowed: (j) => (bits[j >> 3] >> (7 - (j & 7))) & 1 };
-  });
+    rows.set(nameOf(row.layer, row.head, row.query), { ...row, columns, allowed: (j) => (bits[j >> 3] >> (7 - (j & 7))) & 1 });
+  }
+  const HELD = data.rows.length + 40;
+  const columnNames = Object.keys(data.rows[0].columns);
+  async function fetched(layer, head, query) {
+    const answer = await fetch(`row?layer=${layer}&head=${head}&query=${query}`);
+    const told = await answer.json();
+    if (!answer.ok) throw new Error(told.error);
+    const columns = Object.fromEntries(columnNames.map((name) => [name, Float32Array.from(told[name], (x) => x ?? NaN)]));
+    const { entropy, effective_keys: effective, mean_distance: distance, cancellation, sink_share: sink, space, bias_norm: bias } = told;
+    const row = { layer: told.layer_index, head: told.head, query: told.query, columns, allowed: (j) => told.allowed[j], entropy, effective, distance, cancellation, sink, space, bias };
+    rows.set(nameOf(row.layer, row.head, row.query), row);
+    for (const [name, one] of rows) {
+      if (rows.size <= HELD) break;
+      if (!data.rows.some((kept) => nameOf(kept.layer, kept.head, kept.query) === name) && one !== row) rows.delete(name);
+    }
+    return row;
+  }
   const largest = (layer) => Math.max(...layer[2]) + 1;
   const widest = Math.max(...data.layers.map(largest));
 
   // What is looked at; it stands in the address, so that a view can be shared --------------------------------------------
 
-  const state = { layer: rows[0].layer, head: rows[0].head, row: 0, quantity: data.quantity, scale: "row", key: 0, sort: "weight" };
+  const opening = rows.values().next().value;
+  const state = { layer: opening.layer, head: opening.head, row: opening, quantity: data.quantity, scale: "row", key: 0, sort: "weight" };
+  const exactRow = (layer, head) => rows.get(nameOf(layer, head, state.row.query)) ?? [...rows.values()].find((one) => one.layer === layer && one.head === head);
+  let pending = null; // the name of a row that a server was asked for
   function read() {
     const given = new URLSearchParams(location.hash.slice(1));
     const layer = Number(given.get("layer") ?? state.layer), head = Number(given.get("head") ?? state.head);
     if (data.layers.some((one) => one[0] === layer && one[2].includes(head))) Object.assign(state, { layer, head });
-    const query = given.get("query");
-    const at = rows.findIndex((row) => row.layer === state.layer && row.head === state.head && (query === null || row.query === Number(query)));
-    if (at >= 0) state.row = at;
-    const row = Number(given.get("row") ?? NaN);
-    if (rows[row]) state.row = row;
+    const row = given.get("row") ?? "";
+    state.row = rows.get(row) ?? (given.has("row") ? null : exactRow(state.layer, state.head)) ?? state.row;
+    const wanted = data.served && !rows.has(row) && row.match(/^(\d{1,9})\.(\d{1,9})\.(\d{1,9})$/);
     for (const name of ["quantity", "scale", "sort"]) {
       const value = given.get(name);
       if (value && [...$(name).options].some((option) => option.value === value)) state[name] = value;
     }
     const key = Number(given.get("key") ?? state.key);
     if (Number.isInteger(key) && key >= 0 && key < size) state.key = key;
+    pending = wanted ? row : null;
+    return wanted ? wanted.slice(1).map(Number) : null;
   }
   function write() {
-    const { layer, head, row, quantity, scale, key, sort } = state;
-    const text = new URLSearchParams({ layer, head, row, quantity, scale, key, sort }).toString();
+    const { layer, head, quantity, scale, key, sort } = state;
+    const text = new URLSearchParams({ layer, head, row: pending ?? nameOf(row().layer, row().head, row().query), quantity, scale, key, sort }).toString();
     if (location.hash.slice(1) !== text) history.replaceState(null, "", `#${text}`);
   }
 
@@ -180,7 +202,7 @@
 
   const PAGE = 400, LINES = 50;
   let textStart = 0, keyStart = 0, order = [];
-  const row = () => rows[state.row];
+  const row = () => state.row;
   const shown = (token) => token.replace(/\n/g, "↵\n").replace(/\t/g, "⇥") || "∅";
   function top(column) {
     let best = 0;
@@ -271,8 +293,10 @@
     const layer = data.layers.find((one) => one[0] === state.layer);
     options($("head"), layer[2].map((head) => [head, `${head}`]));
     $("head").value = state.head;
-    options($("row"), rows.map((one, at) => [at, `layer ${one.layer}, head ${one.head}, query ${one.query}`]));
-    for (const name of ["row", "quantity", "scale", "sort"]) $(name).value = state[name];
+    options($("row"), [...rows].map(([name, one]) => [name, `layer ${one.layer}, head ${one.head}, query ${one.query}`]));
+    $("row").value = nameOf(row().layer, row().head, row().query);
+    if (data.served) $("query").value = row().query;
+    for (const name of ["quantity", "scale", "sort"]) $(name).value = state[name];
   }
   function draw() {
     drawControls();
@@ -286,11 +310,44 @@
     const at = data.layers.findIndex((one) => one[0] === layer);
     if (at < 0 || !data.layers[at][2].includes(head)) return;
     Object.assign(state, { layer, head });
-    const exact = rows.findIndex((one) => one.layer === layer && one.head === head);
-    if (exact >= 0) state.row = exact;
+    if (data.served) {
+      toRow(layer, head, row().query);
+      return;
+    }
+    const exact = exactRow(layer, head);
+    if (exact) state.row = exact;
     draw();
-    const found = exact >= 0 ? "every number of its row stands beside" : "its rows are not in this file; the command below draws them";
+    const found = exact ? "every number of its row stands beside" : "its rows are not in this file; the command below draws them";
     say(`Layer ${layer}, head ${head}: ${found}.`);
+  }
+  let asked = 0;
+  /** Show an exact row, from the file or the server; of several that were asked for, the last. */
+  async function toRow(layer, head, query) {
+    const ticket = ++asked, known = rows.get(nameOf(layer, head, query));
+    Object.assign(state, { layer, head, row: known ?? state.row });
+    pending = known || !data.served ? null : nameOf(layer, head, query);
+    draw();
+    if (!known) {
+      if (!data.served) {
+        say(`The row of query ${query} is not in this file; the command below draws it.`);
+        return;
+      }
+      say(`Asking for layer ${layer}, head ${head}, query ${query} …`);
+      try {
+        const found = await fetched(layer, head, query);
+        if (ticket !== asked) return;
+        pending = null;
+        state.row = found;
+        draw();
+      } catch (problem) {
+        if (ticket !== asked) return;
+        pending = null;
+        write();
+        say(`That row cannot be had: ${problem.message}.`);
+        return;
+      }
+    }
+    say(`Layer ${layer}, head ${head}, query ${query}: every number of its row stands beside.`);
   }
   function toKey(j) {
     if (j < 0 || j >= size) return;
@@ -311,10 +368,15 @@
     const at = data.layers.findIndex((one) => one[0] === state.layer) + move[0];
     if (data.layers[at]) toHead(data.layers[at][0], state.head + move[1]);
   });
+  const queryOf = (map) => spread(cell.r, map.rows, data.last - data.first + 1, data.first)[0];
   $("map").addEventListener("keydown", (event) => {
     const move = moves[event.key], map = maps.get(`${state.layer}.${state.head}`);
-    if (!move || !map) return;
+    if (!map || (!move && event.key !== "Enter")) return;
     event.preventDefault();
+    if (!move) {
+      toRow(state.layer, state.head, queryOf(map));
+      return;
+    }
     cell.r = Math.min(Math.max(cell.r + move[0], 0), map.rows - 1);
     cell.c = Math.min(Math.max(cell.c + move[1], 0), map.cols - 1);
     drawMap();
@@ -345,6 +407,7 @@
       Object.assign(cell, { r, c });
       drawMap();
       sayCell();
+      if (kind === "click" && (data.served || rows.has(nameOf(state.layer, state.head, queryOf(map))))) toRow(state.layer, state.head, queryOf(map));
     });
   }
   $("text").addEventListener("click", (event) => {
@@ -357,10 +420,10 @@
   });
   $("head").addEventListener("change", () => toHead(state.layer, Number($("head").value)));
   $("row").addEventListener("change", () => {
-    state.row = Number($("row").value);
-    Object.assign(state, { layer: row().layer, head: row().head });
-    draw();
+    const one = rows.get($("row").value);
+    toRow(one.layer, one.head, one.query);
   });
+  if (data.served) $("query").addEventListener("change", () => toRow(state.layer, state.head, Number($("query").value)));
   for (const name of ["quantity", "scale", "sort"]) {
     $(name).addEventListener("change", () => {
       state[name] = $(name).value;
@@ -372,11 +435,17 @@
   $("text-after").addEventListener("click", () => { textStart = Math.min(textStart + PAGE, Math.floor((size - 1) / PAGE) * PAGE); drawText(); });
   $("keys-before").addEventListener("click", () => { keyStart = Math.max(keyStart - LINES, 0); drawKeys(); });
   $("keys-after").addEventListener("click", () => { keyStart += LINES; drawKeys(); });
-  addEventListener("hashchange", () => { read(); draw(); });
+  function toAddress() {
+    const wanted = read();
+    draw();
+    if (wanted) toRow(...wanted);
+  }
+  addEventListener("hashchange", toAddress);
   dark.addEventListener("change", draw);
 
-  read();
+  const wanted = read();
   textStart = Math.floor(row().query / PAGE) * PAGE;
   draw();
   say("Choose a head in the maps, or a key in the text.");
+  if (wanted) toRow(...wanted);
 })();

@@ -53,6 +53,11 @@ class Shown:
     layer: int
     row: Row
 
+    def top(self, many: int, quantity: str) -> list[int]:
+        """The allowed keys with the most of a column, most first; ties take the lower index."""
+        # A share of all lengths is ordered as the lengths are.
+        return self.row.top(many, "norm" if quantity == "norm_share" else quantity)
+
 
 @dataclass(frozen=True, eq=False)
 class Picture:
@@ -84,8 +89,11 @@ class Picture:
         """The row that a view opens with."""
         return self.rows[0]
 
-    def left_out(self, *, one_head: bool = False) -> str:
-        """What is not shown, in two sentences; `one_head` where only the head and row of `start` are drawn."""
+    def left_out(self, *, one_head: bool = False, served: bool = False) -> str:
+        """What is not shown, in two sentences.
+
+        `one_head` where only the head and row of `start` are drawn; `served` where other rows can be had from the capture.
+        """
         heads = 1 if one_head else sum(len(one[2]) for one in self.layers)
         rows = 1 if one_head else len(self.rows)
         cells = f"{self.maps[0].cells.shape[0]} × {self.maps[0].cells.shape[1]}" if self.maps else "no"
@@ -98,8 +106,9 @@ class Picture:
         else:
             maps = "no maps"
         numbers = f"{'the heaviest keys' if one_head else 'every number'} of {rows} row{'s' if rows != 1 else ''}"
+        others = "are computed when they are asked for" if served else "are left out"
         return (
-            f"It holds {maps}, and {numbers}; all other rows are left out. "
+            f"It holds {maps}, and {numbers}; all other rows {others}. "
             "It shows what heads of one layer read, not what the model as a whole concludes: values, other heads and later layers matter too."
         )
 

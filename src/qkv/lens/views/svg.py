@@ -148,7 +148,7 @@ def _table(shown: Picture, top: float) -> tuple[list[str], float]:
     ]
     y = top + 44
     parts += [_text(x, y, name, size=12, color="soft", more=' text-anchor="end"') for x, name in _COLUMNS.values()]
-    keys = row.top(_ROWS, shown.quantity)
+    keys = shown.start.top(_ROWS, shown.quantity)
     for j in keys:
         y += _LINE
         mark = "  ← sink" if j == shown.sink else "  ← itself" if j == row.query else ""
@@ -186,7 +186,7 @@ def _spoken(shown: Picture) -> str:
     row = shown.start.row
     keys = ", ".join(
         f"key {j} “{_plain(shown.tokens[j])}” {_number(float(getattr(row, shown.quantity)[j]))}"
-        for j in row.top(_ROWS, shown.quantity)
+        for j in shown.start.top(_ROWS, shown.quantity)
     )
     return f"Keys with the most {_COLUMNS[shown.quantity][1]}: {keys or 'none'}."
 
