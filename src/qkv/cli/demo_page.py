@@ -178,7 +178,7 @@ def show(made: Page | str | None) -> None:
         draw.text(made, indent=2)
         return
     word = made.token.strip()
-    draw.text(f"{made.model}, {made.about}, reading the same text up to token {made.query}, [{word}].", indent=2)
+    draw.text(f"{made.model}: {made.about}, reading the same text up to token {made.query}, [{word}].", indent=2)
     draw.text("The page has a map of every head and, for this token, every number of:", indent=2)
     draw.text()
     for one in made.looks:
