@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from qkv.audit import Choice, audit, charge
@@ -67,3 +70,19 @@ def test_a_command_that_misbehaves_is_one_row(
     (row,) = audit(target, Choice(case="A1-values", seed=0, shrinking=False, dtypes=("float32",))).rows
     assert row.verdict == "crashes"
     assert said in row.name
+
+
+def test_a_counterexample_does_not_depend_on_how_busy_the_machine_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work ends the search for a smaller one, and waiting does not: with a clock that races ahead it is as small."""
+
+    def twice(query: Any, key: Any, value: Any) -> Any:
+        return 2 * np.broadcast_to(value.mean(2, keepdims=True), (*query.shape[:3], value.shape[3]))
+
+    choice = Choice(case="A1-values", seed=0, dtypes=("float32",))
+    quiet = audit(target_of(twice), choice, isolate=False).rows[0]
+    racing = iter(range(0, 10**9, 100))
+    for name in ("monotonic", "perf_counter", "time"):
+        monkeypatch.setattr(time, name, lambda: float(next(racing)))
+    busy = audit(target_of(twice), choice, isolate=False).rows[0]
+    assert busy.example == quiet.example
+    assert busy.calls == quiet.calls > 5

@@ -109,7 +109,7 @@ def test_a_kernel_in_javascript_is_tested_without_python(cases: Path, tmp_path: 
     def told(source: str) -> dict[str, str]:
         (tmp_path / "reader.mjs").write_text(source, encoding="utf-8")
         done = subprocess.run(
-            [command, tmp_path / "reader.mjs", cases], capture_output=True, text=True, timeout=120, check=True
+            [command, tmp_path / "reader.mjs", cases], capture_output=True, text=True, timeout=1200, check=True
         )
         return dict(line.split("  ", 1) for line in done.stdout.splitlines())
 

@@ -24,7 +24,6 @@ ENDS = [
     (3, "killed by SIGABRT"),
     (4, "killed by SIGFPE"),
     (5, "the process ended with exit code 7"),
-    (6, "no answer within"),
     (7, "took more than 0.0625 GiB of memory"),
     (8, "SystemExit: enough"),
 ]
@@ -41,7 +40,8 @@ def grouped(L: int) -> Call:
 
 @pytest.fixture(scope="module")
 def child() -> Iterator[Child]:
-    made = Child(target(seconds=2.0, memory=1 << 26).spec or {})
+    # Long enough for a machine on which others compute; who has to hang has another child.
+    made = Child(target(seconds=600.0, memory=1 << 26).spec or {}, start_seconds=600.0)
     yield made
     made.close()
 
@@ -79,8 +79,8 @@ def test_a_flood_of_prints_is_swallowed(child: Child, capfd: pytest.CaptureFixtu
 
 
 def test_hangs_are_waited_for_three_times_only() -> None:
-    """After three hangs the rest of the rows says so at once."""
-    child = Child(target(seconds=0.05).spec or {})
+    """A hang is named; after three of them the rest of the rows says so at once."""
+    child = Child(target(seconds=0.05).spec or {}, start_seconds=600.0)
     try:
         said = [child.ask(grouped(6)).message for _ in range(5)]
     finally:

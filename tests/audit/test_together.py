@@ -54,7 +54,7 @@ def test_a_kernel_that_was_starting_is_not_called_absent(monkeypatch: pytest.Mon
 
     def killed(target: Any, *arguments: Any, into: Report, **options: Any) -> Report:
         pressed.set()
-        stopped.wait(5)
+        stopped.wait(600)
         into.absent = "killed by SIGKILL"
         return into
 

@@ -182,7 +182,7 @@ class Result:
         parts: float64 arrays in canonical axes: output, lse, weights, dq, dk, dv, top_keys, top_weights.
         dtypes: the float type each part came in.
         facts: what was seen around the call: changed inputs, shared memory, functions called in secret, …
-        seconds: how long the kernel took.
+        seconds: how long the kernel took. busy: of these, those of a processor, of all of its threads.
     """
 
     status: str = "answer"
@@ -191,3 +191,4 @@ class Result:
     dtypes: dict[str, str] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
+    busy: float = 0.0

@@ -39,12 +39,18 @@ class _NotAnAnswerError(Exception):
 
 def deliver(kernel: Kernel, call: Call) -> Result:
     """One call, as often as it asks; the last answer counts."""
-    start = time.perf_counter()
+    start, used = time.perf_counter(), time.process_time()
+    result = _answered(kernel, call)
+    result.seconds, result.busy = time.perf_counter() - start, time.process_time() - used
+    return result
+
+
+def _answered(kernel: Kernel, call: Call) -> Result:
     facts: dict[str, Any] = {}
     try:
         parts, dtypes = _ask(kernel, call, facts)
     except _NotAnAnswerError as problem:
-        return Result("crash", str(problem), facts=facts, seconds=time.perf_counter() - start)
+        return Result("crash", str(problem), facts=facts)
     except KeyboardInterrupt:
         raise
     except BaseException as problem:
@@ -54,8 +60,8 @@ def deliver(kernel: Kernel, call: Call) -> Result:
         # A device that failed once may fail for ever: the child is replaced.
         facts["device error"] = "CUDA error" in words or "device-side assert" in words
         broken = "error" if isinstance(problem, Exception) else "crash"
-        return Result("refusal" if clear else broken, said, facts=facts, seconds=time.perf_counter() - start)
-    return Result("answer", "", parts, dtypes, facts, time.perf_counter() - start)
+        return Result("refusal" if clear else broken, said, facts=facts)
+    return Result("answer", "", parts, dtypes, facts)
 
 
 def _ask(kernel: Kernel, call: Call, facts: dict[str, Any]) -> tuple[dict[str, Array], dict[str, str]]:

@@ -87,7 +87,7 @@ class Child:
         start_seconds: how long loading may take.
     """
 
-    def __init__(self, spec: dict[str, Any], *, start_seconds: float = 120.0) -> None:
+    def __init__(self, spec: dict[str, Any], *, start_seconds: float = 300.0) -> None:
         self._spec = spec
         self._start_seconds = start_seconds
         self._process: subprocess.Popen[bytes] | None = None
@@ -108,6 +108,7 @@ class Child:
         """One call; what ends the child is a crash with its name."""
         if self._hangs >= _PATIENCE:
             return Result("crash", f"not asked any more after {_PATIENCE} hangs")
+        start = time.perf_counter()
         try:
             if self._process is None:
                 self._start()
@@ -116,14 +117,14 @@ class Child:
         # The first call after a start may compile, or load what is loaded lazily.
         allowed = self._domain.seconds * (call.repeat + (3 if self._calls == 0 else 0))
         self._calls += 1
-        start = time.perf_counter()
         try:
             self._write(wire.pack(*wire.call_to(call)))
             head, arrays = self._read(allowed)
         except _OverError as over:
             self._end()
             self._hangs += over.hang
-            return Result("crash", str(over), seconds=time.perf_counter() - start)
+            spent = time.perf_counter() - start
+            return Result("crash", str(over), seconds=spent, busy=spent)
         result = wire.result_from(head, arrays)
         if self._printed > _FLOOD // 256:
             result.facts["printed"] = self._printed

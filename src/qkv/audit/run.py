@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ class Choice:
         profile: a name of `PROFILES`. clauses, case: only these. seed: only this one, instead of a few from 0.
         seeds: how many seeds at most; None: as many as a case asks for. dtypes: only these of the kernel's.
         deep: also every length 1…70 and around powers of two. shrinking: whether counterexamples are made small,
-            effort: for so many seconds each.
+            effort: for so many seconds of a processor each.
     """
 
     profile: str = "strict"
@@ -54,7 +55,7 @@ def chosen(choice: Choice) -> list[Case]:
     return [c for c in all_cases() if c.profile in runs and (not wanted or wanted & set(c.clauses))]
 
 
-#: (trials, seconds) that go into a counterexample; after a crash each trial may start a child anew.
+#: (trials, seconds of a processor) that go into a counterexample; after a crash each trial may start a child anew.
 _EFFORT = {WRONG: (150, 8.0), DIFFERS: (60, 2.0), CRASHES: (12, 20.0)}
 
 
@@ -84,7 +85,7 @@ class _Run:
         self.domain = bench.domain
         self.documented = frozenset(name for at, name, _ in self.domain.documented if at == case.id)
         self.calls = 0
-        self.seconds = 0.0
+        self.seconds = self.busy = 0.0
 
     def row(self) -> Row:
         """The worst of all runs of the case."""
@@ -120,6 +121,10 @@ class _Run:
         out.calls, out.seconds = self.calls, self.seconds
         return out
 
+    def _work(self) -> float:
+        """Seconds of a processor that went into the case, here and in the kernel."""
+        return time.thread_time() + self.busy
+
     def _dtypes(self) -> list[str]:
         offered = [d for d in self.domain.dtypes if not self.choice.dtypes or d in self.choice.dtypes]
         if self.case.dtypes:
@@ -147,6 +152,7 @@ class _Run:
         for call in calls:
             result = self.bench.ask(call)
             self.calls, self.seconds = self.calls + 1, self.seconds + result.seconds
+            self.busy += result.busy
             results.append(result)
             if result.status != "answer":
                 break
@@ -171,7 +177,8 @@ class _Run:
 
             trials, seconds = _EFFORT[finding.verdict]
             seconds = seconds if self.choice.effort is None else self.choice.effort
-            small = shrink(base, same, at, trials=0 if "no answer within" in finding.name else trials, seconds=seconds)
+            trials = 0 if "no answer within" in finding.name else trials
+            small = shrink(base, same, at, trials=trials, seconds=seconds, clock=self._work)
         again, calls, results = self._try(small, dtype)
         if (again.verdict, again.name) != (finding.verdict, finding.name):
             again, calls, results = self._try(base, dtype)

@@ -18,15 +18,22 @@ __all__ = ["shrink"]
 
 
 def shrink(
-    call: Call, fails: Callable[[Call], bool], at: tuple[int, ...], *, trials: int = 150, seconds: float = 8.0
+    call: Call,
+    fails: Callable[[Call], bool],
+    at: tuple[int, ...],
+    *,
+    trials: int = 150,
+    seconds: float = 8.0,
+    clock: Callable[[], float] = time.thread_time,
 ) -> Call:
     """The smallest call found that still fails.
 
     Args:
         fails: whether a call fails in the same way. at: (batch, head, row, column) of the first number that is wrong.
-        trials, seconds: when to stop.
+        trials, seconds: when to stop, by a clock that counts work and not the waiting on a busy machine, so that the
+            same call is found there.
     """
-    until = time.monotonic() + seconds
+    until = clock() + seconds
     left = trials
     progress = True
     while progress:
@@ -40,7 +47,7 @@ def shrink(
             except (ValueError, IndexError):
                 # Shapes that are wrong on purpose fit no scissors.
                 break
-            if left <= 0 or time.monotonic() > until:
+            if left <= 0 or clock() > until:
                 return call
             left -= 1
             try:

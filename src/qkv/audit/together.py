@@ -17,6 +17,10 @@ from .verdict import Row
 __all__ = ["audit_together"]
 
 
+#: Seconds that an interrupted worker has to end.
+_LAST_WORDS = 30.0
+
+
 class _StopError(Exception):
     """Ends a worker once the audit is interrupted."""
 
@@ -83,8 +87,9 @@ def audit_together(
     except KeyboardInterrupt:
         stop.set()
         end_all()
+        # Their children are dead, so they end at once, unless the machine is busy; nobody writes while others read.
         for thread in threads:
-            thread.join(2)
+            thread.join(_LAST_WORDS)
         raise
 
 

@@ -102,6 +102,7 @@ def result_to(result: Result) -> bytes:
         "dtypes": result.dtypes,
         "facts": result.facts,
         "seconds": result.seconds,
+        "busy": result.busy,
     }
     return pack(head, dict(result.parts))
 
@@ -115,4 +116,5 @@ def result_from(head: dict[str, Any], arrays: dict[str, Any]) -> Result:
         dict(head["dtypes"]),
         dict(head["facts"]),
         float(head["seconds"]),
+        float(head["busy"]),
     )
