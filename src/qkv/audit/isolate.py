@@ -226,7 +226,7 @@ class Child:
     def _death(self) -> str:
         assert self._process is not None
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(5)
+            self._process.wait(60)
         code = self._process.returncode
         if code is None:
             return "the child closed its pipe"
@@ -244,7 +244,7 @@ class Child:
         with contextlib.suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(10)
+            process.wait(60)
         for fd in (self._out, self._in):
             with contextlib.suppress(OSError):
                 os.close(fd)
