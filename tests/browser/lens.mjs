@@ -49,8 +49,9 @@ const tests = {
       if (right.weight[j] === null || j > right.query) {
         if (!said.includes("the mask forbids it")) throw new Error(said);
       } else {
-        const [, weight, contribution, share, influence] = said.match(/weight (\S+), contribution (\S+), share of output (\S+), influence (\S+)\.$/);
+        const [, weight, recency, contribution, share, influence] = said.match(/weight (\S+) \(by distance alone (\S+)\), contribution (\S+), share of output (\S+), influence (\S+)\.$/);
         close(weight, right.weight[j], `weight ${j}`);
+        close(recency, right.recency[j], `by distance ${j}`);
         close(contribution, right.norm_share[j], `contribution ${j}`);
         close(share, right.share[j], `share ${j}`);
         close(influence, right.influence[j], `influence ${j}`);

@@ -71,6 +71,39 @@ def test_maps_of_long_texts_are_pooled_by_maximum_into_few_bytes() -> None:
     assert picture.maps[0].cells.nbytes * len(many) < 2_400_000
 
 
+def test_a_page_of_a_long_text_stays_small() -> None:
+    """long-view: 30 × 9 heads, 8,192 tokens, three exact rows, numbers that no packing makes smaller: at most 5 MB."""
+    rng, keys, heads = np.random.default_rng(0), 8192, 270
+    cells = int((views.picture.__globals__["_MAP_BYTES"] / 2 / heads) ** 0.5)
+    made = shown()
+    one = made.start.row
+    column = rng.random(keys)
+    names = ("allowed", "weight", "norm", "norm_share", "share", "influence", "sole", "uniform", "recency")
+    row = replace(one, **dict.fromkeys(names, column))
+    pooled = rng.random((cells, cells)).astype(np.float16)
+    long = replace(
+        made,
+        tokens=tuple(f" token{j}" for j in range(keys)),
+        layers=tuple((n, f"model.layers.{n}.self_attn", tuple(range(9))) for n in range(30)),
+        maps=tuple(views.picture.__globals__["Map"](n, h, pooled) for n in range(30) for h in range(9)),
+        rows=tuple(replace(made.start, row=row) for _ in range(3)),
+        last=keys - 1,
+    )
+    assert len(views.to_html(long).encode()) <= 5_000_000
+
+
+def test_a_vector_picture_has_its_map_for_the_dark_too() -> None:
+    drawn = [
+        base64.b64decode(found) for found in re.findall(r'href="data:image/png;base64,([^"]+)"', views.to_svg(shown()))
+    ]
+    corners = []
+    for png in drawn:
+        start = png.index(b"IDAT") + 4
+        pixels = np.frombuffer(zlib.decompress(png[start:]), np.uint8).reshape(7, 1 + 3 * 7)[:, 1:].reshape(7, 7, 3)
+        corners.append(pixels[0, 6].tolist())  # a forbidden pair has the colour of the paper
+    assert corners == [[255, 255, 255], [16, 21, 30]]
+
+
 def test_every_view_says_what_it_is() -> None:
     """axes-said, same-picture: rows, columns, colour and mask in words; model, text, layer, head, and the line that redraws it."""
     picture = shown(quantity="influence")
@@ -84,6 +117,7 @@ def test_every_view_says_what_it_is() -> None:
             "sha256:0123",
             "qkv lens --model made",
             "not what the model as a whole concludes",
+            "by distance",
         ):
             assert words in re.sub(r"</text>\n<text[^>]*>", " ", view)
     assert "layer 1, head 2, query 5" in views.to_svg(picture)

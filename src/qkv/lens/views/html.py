@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from .picture import COLUMNS, Picture
+from .picture import BASELINES, COLUMNS, Picture
 
 __all__ = ["to_html"]
 
@@ -30,7 +30,10 @@ def to_html(shown: Picture, *, served: bool = False) -> str:
     title = f"What {facts.get('model', 'the model')} reads, head by head"
     rows = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts.items())
     command = f"<div><dt>drawn by</dt><dd><code>{escape(shown.command)}</code></dd></div>" if shown.command else ""
-    columns = "".join(f"<li><b>{escape(_NAMES[name])}</b>: {escape(words)}</li>" for name, words in COLUMNS.items())
+    columns = "".join(
+        f"<li><b>{escape({**_NAMES, **_BESIDE}[name])}</b>: {escape(words)}</li>"
+        for name, words in {**COLUMNS, **BASELINES}.items()
+    )
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -60,9 +63,14 @@ def to_html(shown: Picture, *, served: bool = False) -> str:
 <h2 id="maps-title">Every head</h2>
 <p class="hint">Arrow keys move from head to head, left and right along a layer, up and down from layer to layer.</p>
 <canvas id="grid" tabindex="0" role="application" aria-label="Maps of all heads" aria-describedby="status"></canvas>
+</section>
+<div>
+<section aria-labelledby="map-title">
 <h2 id="map-title">One head</h2>
 <p class="hint">Arrow keys move from cell to cell; what it holds is said above. {_ENTER if served else ""}</p>
 <canvas id="map" tabindex="0" role="application" aria-labelledby="map-title" aria-describedby="status"></canvas>
+<p class="hint">Keys 0 to {len(shown.tokens) - 1} from left to right, queries {shown.first} to {shown.last} downwards;
+<span id="map-scale"></span></p>
 </section>
 <section aria-labelledby="row-title">
 <h2 id="row-title">One row, every number</h2>
@@ -71,10 +79,11 @@ def to_html(shown: Picture, *, served: bool = False) -> str:
 {_pages("text", "Earlier text", "Later text")}
 <label>Sorted by <select id="sort">{_options({"key": "position", **_NAMES})}</select></label>
 <div class="scroll" role="region" aria-label="The keys of this row" tabindex="0"><table>
-<thead><tr>{_heads("key", "token", *_NAMES.values())}</tr></thead>
+<thead><tr>{_heads("key", "token", "weight", _BESIDE["recency"], *list(_NAMES.values())[1:])}</tr></thead>
 <tbody id="keys"></tbody></table></div>
 {_pages("keys", "Before", "After")}
 </section>
+</div>
 </div>
 <section aria-labelledby="about-title">
 <h2 id="about-title">What this is, and what it cannot show</h2>
@@ -92,6 +101,8 @@ def to_html(shown: Picture, *, served: bool = False) -> str:
 
 
 _NAMES = {"weight": "weight", "norm_share": "contribution", "share": "share of output", "influence": "influence"}
+_BESIDE = {"recency": "by distance", "uniform": "even weights"}
+_STORED = ("weight", "recency", "norm_share", "share", "influence")
 _SCALES = {
     "row": "each row to its own largest",
     "all": "one scale for the head",
@@ -126,7 +137,7 @@ def _data(shown: Picture) -> dict[str, Any]:
                 "layer": one.layer,
                 "head": one.row.head,
                 "query": one.row.query,
-                "columns": {name: _packed(getattr(one.row, name).astype("<f4")) for name in COLUMNS},
+                "columns": {name: _packed(getattr(one.row, name).astype("<f4")) for name in _STORED},
                 "allowed": _packed(np.packbits(one.row.allowed)),
                 "entropy": _number(one.row.entropy),
                 "effective": _number(one.row.effective_keys),

@@ -135,8 +135,10 @@
 
   const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const cell = { r: 0, c: 0 };
+  /** Pixels of one head in the grid: as large as a column and two screens take. */
+  const side = Math.max(Math.floor(Math.min(460 / widest, 72, Math.max(1400 / data.layers.length, 24))), 8);
   function drawGrid() {
-    const canvas = $("grid"), one = Math.max(Math.floor(Math.min(620 / widest, 72)), 8), edge = 44;
+    const canvas = $("grid"), one = side, edge = 44;
     canvas.width = edge + one * widest + 2;
     canvas.height = 20 + one * data.layers.length + 2;
     canvas.style.maxWidth = `${canvas.width}px`;
@@ -164,6 +166,7 @@
     const canvas = $("map"), map = maps.get(`${state.layer}.${state.head}`);
     $("map-title").textContent = `Layer ${state.layer}, head ${state.head}`;
     canvas.hidden = !map;
+    $("map-scale").textContent = `colours: ${$("scale").selectedOptions[0].textContent}${data.sink === null ? "" : ", the sink’s column held out of it and marked above"}.`;
     if (!map) return;
     const one = Math.max(Math.floor(620 / Math.max(map.cols, map.rows)), 1);
     canvas.width = one * map.cols;
@@ -239,7 +242,8 @@
     $("text-where").textContent = `tokens ${textStart} to ${Math.min(textStart + PAGE, size) - 1} of ${size}`;
     $("text-before").disabled = textStart === 0;
     $("text-after").disabled = textStart + PAGE >= size;
-    box.querySelector(".here")?.scrollIntoView({ block: "nearest" });
+    const here = box.querySelector(".here") ?? box.querySelector(".query");
+    if (here) box.scrollTop += here.getBoundingClientRect().top - box.getBoundingClientRect().top - (box.clientHeight - here.offsetHeight) / 2;
   }
   function sortKeys() {
     order = [...Array(size).keys()].filter((j) => row().allowed(j));
@@ -255,7 +259,7 @@
     for (const j of order.slice(keyStart, keyStart + LINES)) {
       const line = document.createElement("tr");
       line.className = j === state.key ? "here" : "";
-      const cells = [j, shown(data.tokens[j]) + (j === data.sink ? " (sink)" : j === row().query ? " (itself)" : ""), ...Object.values(row().columns).map((column) => number(column[j]))];
+      const cells = [j, shown(data.tokens[j]) + (j === data.sink ? " (sink)" : j === row().query ? " (itself)" : ""), ...columnNames.map((name) => number(row().columns[name][j]))];
       for (const text of cells) line.append(Object.assign(document.createElement("td"), { textContent: text }));
       parts.append(line);
     }
@@ -268,7 +272,7 @@
     const one = row();
     $("row-facts").textContent =
       `Layer ${one.layer}, head ${one.head}, query ${one.query} “${data.tokens[one.query].trim()}”: reads ${order.length} keys, as evenly as ${number(one.effective)} would be ` +
-      `(entropy ${number(one.entropy)} nats), ${number(one.distance)} tokens back on average. Contributions cancel by ${number(one.cancellation)} (0: all point one way). ` +
+      `(entropy ${number(one.entropy)} nats), ${number(one.distance)} tokens back on average. Even weights would give each ${number(1 / order.length)}. Contributions cancel by ${number(one.cancellation)} (0: all point one way). ` +
       (one.space === "residual" ? "Lengths are measured after the output projection." : "Lengths are measured in the head’s own space.") +
       (one.bias ? ` The bias that all values share is left out of contributions; its own length is ${number(one.bias)}.` : "") +
       (one.sink ? ` A learned sink takes ${number(one.sink)} of the weight.` : "");
@@ -276,7 +280,9 @@
     drawKeys();
   }
   function sayKey() {
-    const j = state.key, said = Object.entries(row().columns).map(([name, column]) => `${$("quantity").querySelector(`[value=${name}]`).textContent} ${number(column[j])}`);
+    const j = state.key, { recency, ...columns } = row().columns;
+    const said = Object.entries(columns).map(([name, column]) => `${$("quantity").querySelector(`[value=${name}]`).textContent} ${number(column[j])}`);
+    said[0] += ` (by distance alone ${number(recency[j])})`;
     const allowed = row().allowed(j) ? said.join(", ") : "the mask forbids it";
     say(`Key ${j} “${data.tokens[j].trim() || data.tokens[j]}”${j === data.sink ? ", the sink, held out of the shading" : ""}: ${allowed}.`);
   }
@@ -393,7 +399,7 @@
     return [((event.clientX - box.left) * canvas.width) / box.width, ((event.clientY - box.top) * canvas.height) / box.height];
   }
   $("grid").addEventListener("click", (event) => {
-    const [x, y] = place($("grid"), event), one = Math.max(Math.floor(Math.min(620 / widest, 72)), 8);
+    const [x, y] = place($("grid"), event), one = side;
     const layer = data.layers[Math.floor((y - 20) / one)];
     if (layer) toHead(layer[0], Math.floor((x - 44) / one));
   });
@@ -443,6 +449,7 @@
   addEventListener("hashchange", toAddress);
   dark.addEventListener("change", draw);
 
+  state.key = opening.query;
   const wanted = read();
   textStart = Math.floor(row().query / PAGE) * PAGE;
   draw();

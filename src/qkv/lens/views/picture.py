@@ -19,7 +19,7 @@ from qkv.errors import ArgumentError, ShapeError
 from ..capture import Capture
 from ..row import Row, row
 
-__all__ = ["COLUMNS", "Map", "Picture", "Shown", "picture"]
+__all__ = ["BASELINES", "COLUMNS", "Map", "Picture", "Shown", "picture"]
 
 #: The columns of an exact row, and what each means, in words.
 COLUMNS = {
@@ -27,6 +27,12 @@ COLUMNS = {
     "norm_share": "how long the key’s contribution is, α_j v_j through the output projection, over the sum of all those lengths",
     "share": "how far the contribution goes along the output; adds up to 1, and a key that pulls back is below 0",
     "influence": "how far the head’s output would move if this key alone were forbidden, ‖o − o₋ⱼ‖ / ‖o‖; later layers may make up for it",
+}
+
+#: What stands beside the weights, to read them by: what a head would give that knows nothing of the text.
+BASELINES = {
+    "recency": "the weight that the distance alone would give, in proportion to 1 / (1 + distance); what is near it says nothing about the text",
+    "uniform": "the same for every key that may be read",
 }
 
 #: Bytes that the maps of all heads may take in a page, before they are written as text.
@@ -137,7 +143,7 @@ class Picture:
             "quantity": self.quantity,
             "axes": self.axes(),
             "left_out": self.left_out(),
-            "columns": COLUMNS,
+            "columns": {**COLUMNS, **BASELINES},
             "maps": [
                 {"layer": m.layer, "head": m.head, "cells": m.cells.astype(float).round(5).tolist()} for m in self.maps
             ],

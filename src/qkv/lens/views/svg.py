@@ -42,9 +42,10 @@ _DARK = {
     "bar": "#8fb2ff",
 }
 _COLUMNS = {
-    "weight": (846, "weight"),
-    "norm_share": (944, "contribution"),
-    "share": (1052, "share of output"),
+    "weight": (806, "weight"),
+    "recency": (888, "by distance"),
+    "norm_share": (974, "contribution"),
+    "share": (1076, "share of output"),
     "influence": (_WIDTH - _MARGIN, "influence"),
 }
 
@@ -73,7 +74,7 @@ def to_svg(shown: Picture) -> str:
             f'aria-labelledby="lens-title lens-words" font-family="{_SANS}">',
             f'<title id="lens-title">{_safe(title)}</title>',
             f'<desc id="lens-words">{_safe(shown.axes() + " " + _spoken(shown) + " " + shown.left_out(one_head=True))}</desc>',
-            f"<style>@media (prefers-color-scheme:dark){{{dark}}}</style>",
+            f"<style>@media (prefers-color-scheme:dark){{{dark}.in-light{{display:none}}.in-dark{{display:inline}}}}</style>",
             f'<rect class="f-paper" fill="{_LIGHT["paper"]}" width="{_WIDTH}" height="{height}"/>',
             *body,
             "</svg>",
@@ -89,10 +90,17 @@ def _map(shown: Picture, top: float) -> list[str]:
         return [_text(_MARGIN, top + 20, "No map was asked for.", color="soft")]
     rows, cols = found.cells.shape
     height = _SIDE * min(rows / cols, 1) if rows < cols else _SIDE
-    image = base64.b64encode(_png(_colours(found, shown))).decode("ascii")
+    light, dark = (
+        f'<image class="{name}" {hidden}x="{_MARGIN}" y="{top}" width="{_SIDE}" height="{height:.1f}" preserveAspectRatio="none" '
+        f'style="image-rendering:pixelated" href="data:image/png;base64,{image}"/>'
+        for name, hidden, image in (
+            ("in-light", "", _image(_colours(found, shown, _WHITE_TO_BLUE))),
+            ("in-dark", 'display="none" ', _image(_colours(found, shown, _BLACK_TO_BLUE))),
+        )
+    )
     parts = [
-        f'<image x="{_MARGIN}" y="{top}" width="{_SIDE}" height="{height:.1f}" preserveAspectRatio="none" '
-        f'style="image-rendering:pixelated" href="data:image/png;base64,{image}"/>',
+        light,
+        dark,
         f'<rect x="{_MARGIN}" y="{top}" width="{_SIDE}" height="{height:.1f}" fill="none" class="s-rule" stroke="{_LIGHT["rule"]}"/>',
         _text(
             _MARGIN,
@@ -115,16 +123,25 @@ def _map(shown: Picture, top: float) -> list[str]:
     return parts
 
 
-def _colours(found: Map, shown: Picture) -> Any:
-    """(R, C, 3) bytes: white to blue, every row scaled to its own largest weight besides the sink's."""
+#: The colours of no weight and of the largest, as in the page.
+_WHITE_TO_BLUE = ((255.0, 255.0, 255.0), (22.0, 62.0, 160.0))
+_BLACK_TO_BLUE = ((16.0, 21.0, 30.0), (143.0, 178.0, 255.0))
+
+
+def _colours(found: Map, shown: Picture, ends: tuple[tuple[float, ...], tuple[float, ...]]) -> Any:
+    """(R, C, 3) bytes, every row scaled to its own largest weight besides the sink's."""
     cells: Array = found.cells.astype(np.float64)
     counted = np.ones(cells.shape[1], np.bool_)
     if shown.sink is not None and len(counted) > 1:
         counted[((shown.sink + 1) * len(counted) - 1) // len(shown.tokens)] = False
     best = np.where(counted, cells, 0).max(axis=1, keepdims=True)
     shade = np.clip(np.nan_to_num(cells / np.where(best > 0, best, 1)), 0, 1)[..., None]
-    low, high = np.array([255.0, 255, 255]), np.array([22.0, 62, 160])
+    low, high = (np.array(end) for end in ends)
     return (low + (high - low) * shade).round().astype(np.uint8)
+
+
+def _image(pixels: Any) -> str:
+    return base64.b64encode(_png(pixels)).decode("ascii")
 
 
 def _png(pixels: Any) -> bytes:
@@ -156,7 +173,12 @@ def _table(shown: Picture, top: float) -> tuple[list[str], float]:
         parts.append(_text(_LEFT, y, f"{j}", size=14, color="soft"))
         parts.append(
             _text(
-                _LEFT + 58, y, _plain(shown.tokens[j])[:18] + mark, size=14, color=color, more=f' font-family="{_MONO}"'
+                _LEFT + 50,
+                y,
+                _cut(_plain(shown.tokens[j]), 17 - len(mark)) + mark,
+                size=14,
+                color=color,
+                more=f' font-family="{_MONO}"',
             )
         )
         for name, (x, _) in _COLUMNS.items():
@@ -174,7 +196,11 @@ def _table(shown: Picture, top: float) -> tuple[list[str], float]:
             color="soft",
         )
     )
-    return parts, y + 4
+    many = int(row.allowed.sum())
+    even = f"; even weights would be {_number(1 / many)} each" if many else ""
+    words = f"by distance: what 1 / (1 + distance) alone would give{even}"
+    parts.append(_text(_LEFT, y + 24, words, size=13, color="soft"))
+    return parts, y + 24
 
 
 def _facts(shown: Picture) -> list[str]:
@@ -212,6 +238,10 @@ def _plain(text: str) -> str:
         for c in text
     )
     return out or "∅"
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def _safe(text: str) -> str:
