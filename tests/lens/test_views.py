@@ -79,7 +79,7 @@ def test_a_page_of_a_long_text_stays_small() -> None:
     one = made.start.row
     column = rng.random(keys)
     names = ("allowed", "weight", "norm", "norm_share", "share", "influence", "sole", "uniform", "recency")
-    row = replace(one, **dict.fromkeys(names, column))
+    row = replace(one, **{**dict.fromkeys(names, column), "allowed": column > 0.5})
     pooled = rng.random((cells, cells)).astype(np.float16)
     long = replace(
         made,
