@@ -77,7 +77,7 @@ ROOMS = (
 
 #: Optional packages, and the files that may import each, inside a function: one of the library, and bridges.
 OPTIONAL = {
-    "torch": {"interop", "models.build", "transformers.library"},
+    "torch": {"interop", "models.build", "transformers.library", "engines.torch_tiles"},
     "jax": {"interop"},
     "rich": {"cli.draw"},
     "safetensors": {"files.safetensors"},
@@ -339,6 +339,7 @@ def test_one_definition():
         "engines.numpy_tiles",
         "engines.numpy_backward",
         "engines.gradients",
+        "engines.torch_tiles",
         "questions",
         "bounds",
     }

@@ -20,7 +20,7 @@ from .plan import Plan
 from .pooled import pooled, survey
 from .problem import Problem
 
-__all__ = ["Attention", "Contributions", "Influence", "Survey", "attend", "attention"]
+__all__ = ["Attention", "Contributions", "Influence", "Survey", "Top", "attend", "attention"]
 
 
 def attend(

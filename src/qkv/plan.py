@@ -29,6 +29,9 @@ BRIEF = 1 << 18
 #: native engine keeps sorted for every row of a tile.
 RECEIVED_KEYS, LISTED_KEYS = 512, 64
 
+#: The same for tensors off the CPU, where a step has to be large to be worth its start; and keys of one block there.
+DEVICE_PAIRS, DEVICE_KEYS = 1 << 26, 2048
+
 
 class Tile(NamedTuple):
     """Consecutive query rows of one sequence that count their keys from one origin."""
@@ -214,3 +217,9 @@ def backward_plan(problem: Problem, plan: Plan) -> Plan:
 def survey_plan(problem: Problem, plan: Plan) -> Plan:
     """The plan of a survey of the same problem: its tiles are rows of one head, so they take as many as a group's did."""
     return replace(plan, tile=plan.tile * problem.sharing)
+
+
+def device_plan(problem: Problem) -> Plan:
+    """The plan of a problem whose tensors lie off the CPU: all keys of as many rows as memory allows at once."""
+    rows = max(1, min(problem.queries, DEVICE_PAIRS // max(problem.heads * problem.keys, 1)))
+    return Plan("torch", "", rows, DEVICE_KEYS, DEVICE_KEYS, 1, False)

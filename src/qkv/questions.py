@@ -296,6 +296,12 @@ def one_query(problem: Problem, plan: Plan, row: int) -> OneQuery:
         n = seen.tile.batch
         score[n][:, seen.keys], reach[n][:, seen.keys] = seen.score[:, 0], seen.reach[:, 0]
         wrong[n] = seen.wrong[:, 0]
+    return mixed_query(problem, score, reach, wrong)
+
+
+def mixed_query(problem: Problem, score: Array, reach: Bools, wrong: Bools) -> OneQuery:
+    """The same from (N, H, S) scores, -inf where a pair is not allowed, and the rows without a right answer, (N, H)."""
+    shape = score.shape
     logit = np.full(problem.heads, -np.inf) if problem.sink is None else problem.sink
     with np.errstate(all="ignore"):
         mass, sink = softmax_mass(score, logit)

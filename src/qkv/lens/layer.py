@@ -16,6 +16,7 @@ from qkv.errors import ArgumentError
 from qkv.floats import Array
 from qkv.ranges import Ints
 
+from .device import DeviceAttention, stays
 from .held import host
 from .reads import Reads
 
@@ -153,6 +154,20 @@ class Layer:
             )
         return out
 
+    @property
+    def stays(self) -> bool:
+        """Whether its tensors are asked where they are, see `qkv.lens.device`."""
+        return stays(self.query)
+
+    def valued(self, value: Array) -> Layer:
+        """The same with other values, (B, G, S, any width), given on the host."""
+        if not self.stays:
+            return replace(self, value=value.astype(host(self.key).dtype, copy=False))
+        import torch
+
+        wide = torch.float64 if self.key.dtype == torch.float64 else torch.float32
+        return replace(self, value=torch.from_numpy(value).to(self.key.device, wide))
+
     def on_host(self) -> Layer:
         """The same with its tensors as NumPy arrays."""
         old = self.projection
@@ -164,30 +179,29 @@ class Layer:
 
     def pooled(self, rows: int, cols: int, *, sequence: int = 0) -> Array:
         """(H, r, c): the largest weight of each head in a grid of at most `rows` × `cols` cells over its kept rows and keys."""
-        one = self.part(batch=sequence).on_host()
-        one = replace(one, value=np.zeros((*one.key.shape[:3], 1), one.key.dtype))  # a map needs no mixture
+        one = self.part(batch=sequence)
+        one = one if one.stays else one.on_host()
+        one = one.valued(np.zeros((*one.key.shape[:3], 1)))  # a map needs no mixture
         out: Array = np.asarray(one.attention().pooled(min(rows, len(self.rows)), min(cols, self.keys)))[0]
         return out
 
-    def attention(self) -> Attention:
+    def attention(self) -> Attention | DeviceAttention:
         """These heads by the engine: `qkv.attention` of what was captured. Empty rows give 0, NaN rows NaN."""
-        if not isinstance(self.query, np.ndarray):
+        if not self.stays and not isinstance(self.query, np.ndarray):
             return self.on_host().attention()
         key, value = self._grouped(self.key), self._grouped(self.value)
-        return attention(
-            self.query,
-            key,
-            value,
-            mask=self.reads,
-            bias=self.bias,
-            scale=self.scale,
-            softcap=self.softcap,
-            sink=self.sink,
-            empty="zero",
-            nonfinite="propagate",
-        )
+        options = {
+            "mask": self.reads,
+            "bias": self.bias,
+            "scale": self.scale,
+            "softcap": self.softcap,
+            "sink": self.sink,
+        }
+        if self.stays:
+            return DeviceAttention(self.query, key, value, **options)
+        return attention(self.query, key, value, **options, empty="zero", nonfinite="propagate")
 
-    def _grouped(self, array: Array) -> Array:
+    def _grouped(self, array: Any) -> Any:
         """Key/value heads such that head h reads head h // (H // G), copied only where the heads kept are uneven."""
         many, kept = array.shape[1], len(self.groups)
         if kept % many == 0 and np.array_equal(self.groups, np.arange(kept) // (kept // many)):

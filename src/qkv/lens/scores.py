@@ -151,7 +151,6 @@ def _mass(layer: Layer, one: _Set, lse: Array) -> Array:
         layer,
         query=layer.query if one.rows is None else layer.query[:, :, rows],
         key=layer.key[:, :, keys],
-        value=np.zeros((*layer.key.shape[:3], 1), layer.key.dtype),
         rows=layer.rows[rows],
         positions=layer.positions[rows],
         reads=Reads(Ranges(lo, hi), len(rows)),
@@ -159,7 +158,8 @@ def _mass(layer: Layer, one: _Set, lse: Array) -> Array:
         sink=None,
     )
     found = np.empty(lse.shape)
-    found[:, :, rows] = np.asarray(part.attention().lse)
+    nothing = np.zeros((*layer.key.shape[:3], 1))
+    found[:, :, rows] = np.asarray(part.valued(nothing).attention().lse)
     with np.errstate(all="ignore"):
         mass: Array = np.exp(found - lse)
     mass[np.isneginf(found)] = 0

@@ -7,7 +7,7 @@ counts; memory stays linear in the tokens. Beside every score stand the two base
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from qkv.floats import Array
 from qkv.ranges import Ints
 
 from .baseline import allowed_of
+from .held import host
 from .layer import Layer
 from .reduced import Reduced
 from .row import lengths, metric, row
@@ -71,9 +72,9 @@ def summary(layer: Any, tokens: Sequence[str] | Sequence[int] | None = None, *, 
     if isinstance(layer, Reduced):
         kept: Summary = layer.kept(tokens)
         return kept
-    layer = layer.on_host()
+    layer = layer if layer.stays else layer.on_host()
     ids = numbered(layer, tokens)
-    asked = replace(layer, value=_lengths_of_values(layer)).attention()
+    asked = layer.valued(_lengths_of_values(layer)).attention()
     grid = (None, None) if cells is None else (min(cells, len(layer.rows)), min(cells, layer.keys))
     seen = asked.survey(*grid, positions=layer.positions)
     allowed = allowed_of(layer)
@@ -109,15 +110,15 @@ def _places(layer: Layer) -> Ints:
 def _lengths_of_values(layer: Layer) -> Array:
     """(B, G, S, m) ‖v_j W‖ of the m heads of each group: mixed by the weights they are the lengths of all contributions."""
     place = _places(layer)
-    out = np.zeros((*layer.value.shape[:3], int(place.max(initial=0)) + 1), layer.value.dtype)
+    out = np.zeros((*layer.value.shape[:3], int(place.max(initial=0)) + 1))
     shared = layer.projection.value_bias
     for h, g in enumerate(layer.groups):
         by = metric(layer.part(head=int(layer.heads[h])))
         for n in range(layer.batches):
-            value = layer.value[n, g].astype(np.float64)
+            value = host(layer.value[n, g]).astype(np.float64)
             found = lengths(value if shared is None else value - shared[g], by)
             # A value that is not finite loses the rows that read it, as it does in the layer itself.
-            out[n, g, :, place[h]] = np.where(np.isfinite(layer.value[n, g]).all(axis=-1), found, np.nan)
+            out[n, g, :, place[h]] = np.where(np.isfinite(value).all(axis=-1), found, np.nan)
     return out
 
 
@@ -140,7 +141,7 @@ def _lengths_of_first(layer: Layer, h: int) -> Array:
     """(B,) ‖v_0 W‖ of one head."""
     if not layer.keys:
         return np.zeros(layer.batches)
-    value = layer.value[:, layer.groups[h], 0].astype(np.float64)
+    value = host(layer.value[:, layer.groups[h], 0]).astype(np.float64)
     shared = layer.projection.value_bias
     return lengths(
         value if shared is None else value - shared[layer.groups[h]], metric(layer.part(head=int(layer.heads[h])))
