@@ -15,6 +15,7 @@ from qkv.errors import ArgumentError, UnsupportedError
 from qkv.version import __version__
 
 from .calls import Call, watch
+from .fused import Fused
 from .held import host, on_device
 from .keeping import Writer, read_capture
 from .layer import Layer
@@ -107,7 +108,8 @@ def capture(
 
     Raises:
         ArgumentError: an argument, see the message.
-        UnsupportedError: no attention call was seen, or one whose convention is not understood.
+        UnsupportedError: no attention call was seen, or one whose convention is not understood; or a model that does by
+            itself what it does not when it is watched, as `torch.nn.TransformerEncoder` does on its fused fast path.
 
     >>> import torch, qkv.lens
     >>> layer = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0, batch_first=True).eval()
@@ -149,8 +151,11 @@ def capture(
     from_end = max((-one for one in wanted or () if isinstance(one, int)), default=0)
     from_end = max(from_end, 0)
 
+    fused = Fused(model)
+
     def told(call: Call, _: Any) -> None:
         calls.append(call.name)
+        fused.told(call)
         if from_end:
             kept[:] = [layer for layer in kept if layer.index > call.index - from_end or _named(wanted, layer)]
         if not _asked(wanted, call):
@@ -169,8 +174,12 @@ def capture(
     with contextlib.ExitStack() as stack:
         if writer is not None:
             stack.callback(writer.give_up)  # after `close` there is nothing left to give up
-        with _kernels(model, attention), torch.no_grad(), watch(model, told):
-            output = _run(model, inputs)
+        with _kernels(model, attention):
+            if attention == "model":
+                fused.run_alone(lambda: _run(model, inputs))
+            with torch.no_grad(), fused.watched(), watch(model, told):
+                output = _run(model, inputs)
+        fused.check(output, every=wanted is None)
         if from_end:
             ends = {one + len(calls) for one in wanted or () if isinstance(one, int)}
             kept = [layer for layer in kept if layer.index in ends or _named(wanted, layer)]
