@@ -221,11 +221,24 @@ class Attention:
         >>> qkv.attention(x, x, x, mask=qkv.causal()).weights([2]).round(3).tolist()
         [[[0.333, 0.333, 0.333, 0.0]]]
         """
+        return self._chosen(queries, heads, keys, scores=False)
+
+    def scores(self, queries: Any, *, heads: Any = None, keys: Any = None) -> Any:
+        """The scores of the rows asked, after scale, softcap and bias (B1 to B3), -inf where a pair is not allowed; as `weights`.
+
+        >>> import numpy as np, qkv
+        >>> x = np.eye(2)[None]
+        >>> qkv.attention(x, x, x, mask=qkv.causal(), scale=2).scores([0, 1]).tolist()
+        [[[2.0, -inf], [0.0, 2.0]]]
+        """
+        return self._chosen(queries, heads, keys, scores=True)
+
+    def _chosen(self, queries: Any, heads: Any, keys: Any, *, scores: bool) -> Any:
         p = self._problem
         rows = indices("queries", queries, p.queries)
         picked = np.arange(p.heads) if heads is None else indices("heads", heads, p.heads)
         cols = None if keys is None else indices("keys", keys, p.keys)
-        return self._give(questions.chosen_weights(p, self._plan, rows, picked, cols))
+        return self._give(questions.chosen_weights(p, self._plan, rows, picked, cols, scores=scores))
 
     def top(self, k: int) -> Top:
         """The k largest weights of every row and their keys, (B…, H, L, k); ties take the lower index (C6).

@@ -115,13 +115,16 @@ def _weights(problem: Problem, plan: Plan, tile: Tile) -> Weights:
         return Weights(tile, keys, score, mass, reach, mass.sum(axis=-1, dtype=dtype), np.exp(logit - shift), wrong)
 
 
-def chosen_weights(problem: Problem, plan: Plan, rows: Ints, heads: Ints, keys: Ints | None) -> Array:
-    """(N, heads, rows, keys) for the rows asked."""
+def chosen_weights(
+    problem: Problem, plan: Plan, rows: Ints, heads: Ints, keys: Ints | None, *, scores: bool = False
+) -> Array:
+    """(N, heads, rows, keys) for the rows asked; `scores`: scores instead, -inf where a pair is not allowed."""
     cols = problem.keys if keys is None else keys.size
-    out = np.zeros((problem.batches, heads.size, rows.size, cols), problem.dtype.compute)
+    nothing = -np.inf if scores else 0
+    out = np.full((problem.batches, heads.size, rows.size, cols), nothing, problem.dtype.compute)
     for seen in weight_rows(problem, plan, rows.tolist()):
-        full = np.zeros((heads.size, seen.tile.stop - seen.tile.start, problem.keys), out.dtype)
-        full[..., seen.keys] = seen.weight[heads]
+        full = np.full((heads.size, seen.tile.stop - seen.tile.start, problem.keys), nothing, out.dtype)
+        full[..., seen.keys] = (seen.score if scores else seen.weight)[heads]
         picked = full if keys is None else full[..., keys]
         for slot in np.flatnonzero((rows >= seen.tile.start) & (rows < seen.tile.stop)):
             out[seen.tile.batch, :, slot] = picked[:, rows[slot] - seen.tile.start]

@@ -12,6 +12,7 @@
 from .capture import Capture, capture, open_capture
 from .compare import Difference, compare
 from .forbid import Effect, forbid
+from .hooks import Hooks
 from .layer import Layer, Projection
 from .reads import Reads
 from .reduced import Reduced
@@ -28,6 +29,7 @@ __all__ = [
     "Difference",
     "Effect",
     "Found",
+    "Hooks",
     "Layer",
     "Projection",
     "Reads",

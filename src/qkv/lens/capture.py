@@ -17,6 +17,7 @@ from qkv.version import __version__
 from .calls import Call, watch
 from .fused import Fused
 from .held import host, on_device
+from .hooks import Hooks
 from .keeping import Writer, read_capture
 from .layer import Layer
 from .record import record, rows_of
@@ -59,6 +60,10 @@ class Capture:
                 f"layer must be one of those captured, {there}, but {which!r} came; capture with layers={which!r}"
             )
         return found[0]
+
+    def hooks(self) -> Hooks:
+        """The same under the hook names of TransformerLens, computed when asked for: see `qkv.lens.Hooks`."""
+        return Hooks(self.layers)
 
     @property
     def nbytes(self) -> int:
