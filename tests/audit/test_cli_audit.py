@@ -10,6 +10,7 @@ import pytest
 from qkv.audit import CLAUSES, all_cases
 from qkv.audit.isolate import Here
 from qkv.cli.main import main
+from support.libraries import library
 
 KERNEL = """
 import numpy as np
@@ -94,7 +95,17 @@ def test_an_interrupt_shows_what_is_known(monkeypatch: pytest.MonkeyPatch, capsy
         (["qkv-numpy", "--case", "A1-nothing"], "there is no case 'A1-nothing'"),
         (["a.py:f", "--accepts", "masks"], "accepts must be among"),
         (["a.py:f", "--lengths", "16"], "--lengths must be multiple:N"),
+        (["qkv-numpy", "--seed", "-1"], "--seed takes a whole number of at least 0"),
         (["qkv-numpy", "--accepts", "mask"], "--accepts is for your own kernel"),
+        (["qkv-numpy", "--device", "cuda"], "--device is for your own kernel"),
+        (["--all", "--head-dims", "64"], "leave out --head-dims"),
+        (["--all", "qkv-numpy"], "leave it out, or leave out qkv-numpy"),
+        (["qkv-nunpy"], "is it spelled qkv-numpy?"),
+        (["a.py"], "write a.py:FUNCTION"),
+        (["a.py:f", "--seconds", "0"], "--seconds takes a number above 0"),
+        (["a.py:f", "--memory", "-2"], "--memory takes a number above 0"),
+        (["a.py:f", "--longest", "0"], "--longest takes whole numbers of at least 1"),
+        (["a.py:f", "--device", "cuda"], "say arrays torch as well"),
         (["not_there.py:f"], "cannot be audited"),
     ],
 )
@@ -104,6 +115,62 @@ def test_wrong_calls_are_one_sentence(words: list[str], said: str, capsys: pytes
     err = capsys.readouterr().err
     assert said in err
     assert err.count("\n") == 1
+
+
+REFUSING = """
+def narrow(query, key, value):
+    if query.shape[-1] != 48:
+        raise ValueError(f"only a head width of 48 is supported, and not {query.shape[-1]}")
+    return value.mean(2, keepdims=True) + 0 * query
+
+def careless(query, key, value):
+    return undefined
+"""
+
+
+def test_why_a_kernel_refuses_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """G2: each reason once, whatever numbers are in it; a kernel that refuses plain attention has not passed."""
+    (tmp_path / "refusing.py").write_text(REFUSING)
+    name = f"{tmp_path / 'refusing.py'}:narrow"
+    assert main(["audit", name, "--in-process", "--profile", "core", "--clause", "A1,C1,F2"]) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert out.count("only a head width of 48 is supported") == 1
+    assert "refused (A1-values, A1-cross, " in out
+    assert "Plain attention was refused, so little is known" in out
+    assert "1 count as failed" in out
+    # Once it is said what it is made for, it is asked that.
+    assert main(["audit", name, "--in-process", "--clause", "A1", "--profile", "core", "--head-dims", "48"]) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert "refused" not in out
+    assert "A1-values" in out
+
+
+def test_a_fault_that_many_cases_show_is_shown_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """F1: by its smallest input, with the names of the other cases; of faults without a name the first ones."""
+    (tmp_path / "refusing.py").write_text(REFUSING)
+    words = ["--in-process", "--profile", "core"]
+    assert main(["audit", f"{tmp_path / 'refusing.py'}:careless", *words]) == 1
+    out = capsys.readouterr().out
+    assert out.count("name 'undefined' is not defined") == 1
+    assert "the same in A1-values, " in " ".join(out.split()) or "the same in A1-cross, " in " ".join(out.split())
+    (tmp_path / "zero.py").write_text(
+        "def f(query, key, value):\n    return value[:, :, :1].repeat(query.shape[2], 2) * 3 + 1\n"
+    )
+    assert main(["audit", f"{tmp_path / 'zero.py'}:f", *words]) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert "more, which --case, --json and --html show: " in out
+
+
+def test_a_device_that_is_not_there_is_one_sentence(kernel: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """G2: before any case is asked, in a child and here."""
+    library("torch")
+    for way in ([], ["--in-process"]):
+        assert main(["audit", kernel, "--arrays", "torch", "--device", "nowhere", *way]) == 2
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert "device 'nowhere' cannot be used here" in said.err
+        assert "leave device out to audit on the CPU" in said.err
+        assert said.err.count("\n") == 1
 
 
 def test_the_list_names_kernels_features_and_cases(capsys: pytest.CaptureFixture[str]) -> None:

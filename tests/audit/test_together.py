@@ -9,6 +9,7 @@ import pytest
 
 from qkv.audit import Choice, Report, Row
 from qkv.audit import together as module
+from qkv.audit.isolate import Child, StartError
 from qkv.audit.targets import target_of
 from qkv.audit.together import audit_together
 
@@ -37,6 +38,18 @@ def test_an_interrupt_keeps_what_is_known(monkeypatch: pytest.MonkeyPatch) -> No
 
     known: list[Row] = []
     pressed: list[int] = []
+    started: list[str] = []
+    ended = module.end_all
+
+    def end_all() -> None:
+        """As it is; then no worker may start another child, which would outlive the audit."""
+        ended()
+        try:
+            started.append(str(Child({"adapter": "qkv-numpy"})))
+        except StartError as problem:
+            started.append(str(problem))
+
+    monkeypatch.setattr(module, "end_all", end_all)
     monkeypatch.setattr(module.threading, "Thread", Interrupted)
     reports: list[Report] = []
     with pytest.raises(KeyboardInterrupt):
@@ -44,6 +57,8 @@ def test_an_interrupt_keeps_what_is_known(monkeypatch: pytest.MonkeyPatch) -> No
             [target_of("qkv-numpy")] * 2, Choice(profile="strict"), told=known.append, into=reports, workers=2
         )
     assert known
+    assert started == ["the audit is being ended"]
+    Child({"adapter": "qkv-numpy"}).close()
     assert not all(r.finished for r in reports)
     assert not any(r.absent for r in reports)
     assert {row.verdict for r in reports for row in r.rows} <= {"keeps", "not promised", "cannot express"}

@@ -6,6 +6,8 @@ import os
 import sys
 from typing import Any
 
+from qkv.errors import QkvError
+
 from . import wire
 from .deliver import deliver
 
@@ -30,12 +32,15 @@ def main(read_from: int, write_to: int) -> None:
 
     head, _ = wire.unpack(read)
     try:
-        from .load import load
+        from .load import check_device, load
 
         kernel = load(head["spec"])
+        check_device(kernel.domain)
     except BaseException as problem:
         words = " ".join(str(problem).split())
-        write(wire.pack({"error": f"{type(problem).__name__}: {words}"}, {}))
+        # Our own sentences say all that there is to say.
+        said = words if isinstance(problem, QkvError) else f"{type(problem).__name__}: {words}"
+        write(wire.pack({"error": said}, {}))
         return
     about: dict[str, Any] = {
         "domain": kernel.domain.to_dict(),

@@ -105,6 +105,10 @@ class Domain:
             raise ArgumentError("widths and multiples of a domain must be at least 1")
         if not self.dtypes:
             raise ArgumentError("dtypes of a domain must name at least one float type")
+        if self.device != "cpu" and self.arrays != "torch":
+            raise ArgumentError(
+                f"device is for torch arrays, but {self.device!r} came with arrays of {self.arrays}; say arrays torch as well"
+            )
         odd = self.accepts & {"mask", "bias", "alibi", "weights", "top"} if self.layout == "packed" else set()
         if odd:
             raise ArgumentError(

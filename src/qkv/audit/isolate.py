@@ -24,21 +24,32 @@ from .deliver import deliver
 from .domain import Domain
 from .kernel import Kernel
 
-__all__ = ["Bench", "Child", "Here", "StartError", "end_all"]
+__all__ = ["NOT_ASKED", "Bench", "Child", "Here", "StartError", "begin", "end_all"]
 
 #: Printing more than this during one call ends it.
 _FLOOD = 256 << 20
 
-#: After so many hangs the kernel is asked no more.
+#: After so many hangs the kernel is asked no more, and this is what is said then.
 _PATIENCE = 3
+NOT_ASKED = "not asked any more"
 
 
 #: Children that run, to be ended when the audit is.
 _RUNNING: set[subprocess.Popen[bytes]] = set()
 
 
+#: Set while no child may be started, since the audit is being ended.
+_ENDING = threading.Event()
+
+
+def begin() -> None:
+    """Let children be started again, once an audit has been ended."""
+    _ENDING.clear()
+
+
 def end_all() -> None:
-    """Kill every child, whatever it is doing. Who waits for one sees it die."""
+    """Kill every child, whatever it is doing, and let none be started. Who waits for one sees it die."""
+    _ENDING.set()
     for process in list(_RUNNING):
         with contextlib.suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -107,7 +118,7 @@ class Child:
     def ask(self, call: Call) -> Result:
         """One call; what ends the child is a crash with its name."""
         if self._hangs >= _PATIENCE:
-            return Result("crash", f"not asked any more after {_PATIENCE} hangs")
+            return Result("crash", f"{NOT_ASKED} after {_PATIENCE} hangs")
         start = time.perf_counter()
         try:
             if self._process is None:
@@ -138,6 +149,8 @@ class Child:
         self._end()
 
     def _start(self) -> None:
+        if _ENDING.is_set():
+            raise StartError("the audit is being ended")
         to_child, mine = os.pipe()
         theirs, from_child = os.pipe()[::-1]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "PYTHONFAULTHANDLER": ""}
@@ -151,6 +164,9 @@ class Child:
             start_new_session=True,
         )
         _RUNNING.add(self._process)
+        if _ENDING.is_set():
+            # Begun in the moment in which all others were ended.
+            self._process.kill()
         os.close(to_child)
         os.close(theirs)
         self._out, self._in = mine, from_child

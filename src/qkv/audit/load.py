@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import importlib.util
 import sys
@@ -14,7 +15,7 @@ from qkv.errors import ArgumentError
 from .domain import Domain
 from .kernel import FunctionKernel, Kernel
 
-__all__ = ["find_object", "load"]
+__all__ = ["check_device", "find_object", "load"]
 
 
 def load(spec: dict[str, Any]) -> Kernel:
@@ -63,6 +64,33 @@ def find_object(target: str) -> Any:
     try:
         return reduce(getattr, name.split("."), module)
     except AttributeError:
+        raise ArgumentError(f"{place} has no {name}; {_way_out(name, module)}") from None
+
+
+def _way_out(name: str, module: Any) -> str:
+    functions = [n for n, x in vars(module).items() if callable(x) and not n.startswith("_")]
+    near = difflib.get_close_matches(name, functions, 1)
+    if near:
+        return f"is it spelled {near[0]}?"
+    return (
+        f"it has {', '.join(functions[:6])}{', …' if len(functions) > 6 else ''}" if functions else "it has no function"
+    )
+
+
+def check_device(domain: Domain) -> None:
+    """Whether arrays can be where the domain says.
+
+    Raises:
+        ArgumentError: there is no such device.
+    """
+    if domain.device == "cpu":
+        return
+    import torch
+
+    try:
+        torch.empty(0, device=domain.device)
+    except (RuntimeError, AssertionError, NotImplementedError) as problem:
+        words = " ".join(str(problem).split()).partition(". ")[0].rstrip(".")
         raise ArgumentError(
-            f"{place} has no {name}; is it spelled {', '.join(sorted(n for n in vars(module) if not n.startswith('_'))[:6])}?"
+            f"device {domain.device!r} cannot be used here ({words[:200]}); leave device out to audit on the CPU"
         ) from None

@@ -5,6 +5,8 @@ edges      core, and empty rows, alignment, windows, non-finite input: mostly ot
 strict     edges, and NaN isolation and bit invariance: not promised where the library does not promise them
 generated  for kernels written by programs: core and edges, and what only a program would do; refusing an input of the
            declared domain counts as well, since a kernel that refuses everything breaks no clause
+
+In each of them refusing plain attention counts.
 """
 
 from __future__ import annotations
@@ -13,7 +15,10 @@ from dataclasses import dataclass
 
 from .verdict import CRASHES, REFUSES, WRONG, Row
 
-__all__ = ["PROFILES", "Profile"]
+__all__ = ["PLAIN", "PROFILES", "Profile"]
+
+#: Plain attention. A kernel that refuses it was not asked rightly, and nothing else is worth much then.
+PLAIN = "A1-values"
 
 
 @dataclass(frozen=True)
@@ -31,7 +36,8 @@ class Profile:
 
     def failed(self, row: Row) -> bool:
         """Whether a row makes the audit fail."""
-        return row.verdict in self.fails or (self.refusals and row.profile == "core" and row.verdict == REFUSES)
+        refused = row.verdict == REFUSES and row.profile == "core" and (self.refusals or row.case == PLAIN)
+        return row.verdict in self.fails or refused
 
 
 PROFILES = {

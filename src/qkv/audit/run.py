@@ -15,7 +15,7 @@ from .case import Case, Finding, Size
 from .cases import EVERY_TYPE, all_cases, find
 from .describe import describe
 from .domain import CannotExpressError, lift
-from .isolate import Bench
+from .isolate import NOT_ASKED, Bench
 from .profiles import PROFILES
 from .shrink import shrink
 from .tolerance import right
@@ -116,6 +116,8 @@ class _Run:
         if size not in case.sizes:
             out.says += f" (L = {size.L}, S = {size.S})"
             out.reproduce += " --deep"
+        if finding.name.startswith(NOT_ASKED):
+            return out
         if finding.verdict == CRASHES or (finding.mismatch is not None and finding.verdict != KEEPS):
             self._explain(out, finding, base, dtype)
         out.calls, out.seconds = self.calls, self.seconds
@@ -187,7 +189,10 @@ class _Run:
         found = again.mismatch or finding.mismatch
         row.says = str(found) if found is not None else finding.says
         if found is not None and found.at and results and results[0].status == "answer":
-            row.example += _answers(call, results[0], found.part, found.at, self.domain.arithmetic)
+            both = _answers(call, results[0], found.part, found.at, self.domain.arithmetic)
+            # Of two calls that should mean the same, the first may be right.
+            if len({line.partition(" ")[2] for line in both}) > 1:
+                row.example += both
 
 
 def _some_empty(call: Call) -> bool:

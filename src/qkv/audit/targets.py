@@ -14,6 +14,7 @@ from .command import Command, domain_of_command
 from .domain import FEATURES, Domain
 from .isolate import Bench, Child, Here, StartError
 from .kernel import FunctionKernel, Kernel, function_name, parse_accepts
+from .load import check_device, load
 from .report import Report
 from .run import Choice, run
 from .verdict import Row
@@ -44,6 +45,7 @@ class Target:
             child = Child(self.spec)
             return child, str(child.about["version"]), list(child.about["notes"])
         kernel = self.kernel()
+        check_device(kernel.domain)
         notes = list(kernel.notes)
         if isolate:
             notes.append("ran in this process, since a child cannot find it by name: a crash would end the audit")
@@ -103,8 +105,6 @@ def target_of(
         spec = {"target": fn, "keywords": keywords, "domain": made.to_dict()}
 
         def load_it() -> Kernel:
-            from .load import load
-
             return load(spec)
 
         return Target(

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable, Sequence
 
 from .adapters import ADAPTERS
-from .isolate import end_all
+from .isolate import begin, end_all
 from .report import Report
 from .run import Choice
 from .targets import Target, audit
@@ -90,6 +90,7 @@ def audit_together(
         # Their children are dead, so they end at once, unless the machine is busy; nobody writes while others read.
         for thread in threads:
             thread.join(_LAST_WORDS)
+        begin()
         raise
 
 

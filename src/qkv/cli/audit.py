@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from qkv.errors import ArgumentError, FileError
 
-from . import audit_data, audit_model, draw
+from . import audit_data, audit_model, audit_own, audit_show, draw
 
 if TYPE_CHECKING:
     from qkv.audit.pages import Made
@@ -126,7 +126,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         draw.write_json(record(reports, made, interrupted))
     else:
-        _show(reports, interrupted, one_case=bool(arguments.case))
+        audit_show.show(reports, interrupted, one_case=bool(arguments.case))
     if interrupted:
         return 130
     alone = len(reports) == 1
@@ -160,6 +160,8 @@ def _choice(arguments: argparse.Namespace) -> Any:
     dtypes = tuple(w.strip() for w in (arguments.dtype or "").split(",") if w.strip())
     clauses = tuple(w.strip().upper() for w in arguments.clause.split(",") if w.strip())
     _check_clauses(clauses)
+    if arguments.seed is not None and arguments.seed < 0:
+        raise ArgumentError(f"--seed takes a whole number of at least 0, but {arguments.seed} came")
     return Choice(arguments.profile, clauses, arguments.case, arguments.seed, dtypes=dtypes, deep=arguments.deep)
 
 
@@ -260,71 +262,17 @@ def _targets(arguments: argparse.Namespace) -> list[Target]:
     from qkv.audit import adapters
     from qkv.audit.targets import target_of
 
-    if arguments.all == bool(arguments.target):
+    if arguments.all and arguments.target:
+        raise ArgumentError(
+            f"--all audits every kernel known by name; leave it out, or leave out {arguments.target[0]}"
+        )
+    if not arguments.all and not arguments.target:
         raise ArgumentError("name a kernel, or pass --all; qkv audit --list shows those known by name")
     if arguments.all:
+        audit_own.refuse(arguments, "--all")
         names = [n for n, a in adapters.ADAPTERS.items() if arguments.slow or not a.slow]
         return [target_of(name) for name in names]
-    return [_own(name, arguments) for name in arguments.target]
-
-
-def _own(name: str, arguments: argparse.Namespace) -> Target:
-    from qkv.audit import adapters
-    from qkv.audit.targets import target_of
-
-    if adapters.canonical(name):
-        if arguments.accepts:
-            raise ArgumentError(f"--accepts is for your own kernel; {name} is known, and declares what it takes")
-        return target_of(name)
-    if ":" not in name:
-        raise ArgumentError(
-            f"there is no kernel {name!r}; known are {', '.join(adapters.ADAPTERS)}, your own is module:function or file.py:function"
-        )
-    fields: dict[str, Any] = {"arrays": arguments.arrays, "layout": arguments.layout, "device": arguments.device}
-    if arguments.dtype:
-        fields["dtypes"] = tuple(w.strip() for w in arguments.dtype.split(","))
-    if arguments.head_dims:
-        fields["widths"] = tuple(sorted(_whole("--head-dims", w) for w in arguments.head_dims.split(",")))
-    if arguments.lengths:
-        word, _, numbers = arguments.lengths.partition(":")
-        parts = [_whole("--lengths", w) for w in numbers.split(",")] if word == "multiple" else []
-        if len(parts) not in (1, 2):
-            raise ArgumentError(f"--lengths must be multiple:N or multiple:N,M, but {arguments.lengths!r} came")
-        fields["query_multiple"], fields["key_multiple"] = parts[0], parts[-1]
-    if arguments.longest:
-        fields["longest"] = arguments.longest
-    if arguments.arithmetic:
-        fields["arithmetic"] = frozenset(w.strip() for w in arguments.arithmetic.split(","))
-    if arguments.true_drops:
-        fields["polarity"] = "drop"
-    if arguments.contiguous:
-        fields["strides"] = False
-    if arguments.seconds:
-        fields["seconds"] = arguments.seconds
-    if arguments.memory:
-        fields["memory"] = int(arguments.memory * 2**30)
-    return target_of(name, arguments.accepts, command=_again(name), **fields)
-
-
-def _again(name: str) -> str:
-    """The words that audit this kernel again: those of this command, without what chooses cases."""
-    words, skip = ["qkv", "audit", name], 0
-    chooses = {"--case", "--seed", "--clause", "--profile"}
-    given = sys.argv[2:] if len(sys.argv) > 1 and sys.argv[1] == "audit" else []
-    for word in given:
-        if skip:
-            skip -= 1
-        elif word in chooses or word == "--dtype":
-            skip = 1
-        elif word not in (name, "--json", "--deep") and not word.startswith(tuple(f"{c}=" for c in chooses)):
-            words.append(f"'{word}'" if " " in word else word)
-    return " ".join(words)
-
-
-def _whole(option: str, word: str) -> int:
-    if not word.strip().isdigit() or int(word) < 1:
-        raise ArgumentError(f"{option} takes whole numbers of at least 1, but {word!r} came")
-    return int(word)
+    return [audit_own.target(name, arguments) for name in arguments.target]
 
 
 def _list(as_json: bool) -> int:
@@ -349,79 +297,3 @@ def _list(as_json: bool) -> int:
     draw.heading("Cases")
     draw.table(("case", "profile", "about"), [(c.id, c.profile, c.title) for c in all_cases()], left=(0, 1, 2))
     return 0
-
-
-#: Columns of a terminal that are left for the marks of one table, each under the short name of a kernel.
-_ROOM = 66
-
-
-def _show(reports: list[Report], interrupted: bool, one_case: bool) -> None:
-    from qkv.audit.report import cells, legend, tell
-    from qkv.audit.verdict import CRASHES, WRONG
-
-    for report in reports:
-        if report.absent:
-            draw.text(f"{report.name} is left out: {report.absent}")
-    present = [r for r in reports if r.rows]
-    if not present:
-        if interrupted:
-            draw.text("interrupted before anything was known")
-        return
-    if not one_case:
-        for some in _tables(present):
-            draw.text()
-            body = [(clause, *marks) for clause, marks in cells(some)]
-            body.append(("reached", *(f"{r.reached:.0%}" for r in some)))
-            draw.table(("clause", *(r.short or r.name[:7] for r in some)), body, left=(0,))
-        draw.text()
-        draw.text(legend(), indent=2)
-        _conventions(present)
-    for report in present:
-        draw.heading(f"{report.name} {report.version}".rstrip() + ("" if report.finished else " (not finished)"))
-        for note in report.notes:
-            draw.text(note, indent=2)
-        counted = "" if report.ok else f"{len(report.failures)} count as failed"
-        draw.text(", ".join(filter(None, [_counts(report), counted])), indent=2)
-        for row in report.rows:
-            if one_case or row.verdict in (CRASHES, WRONG):
-                draw.text()
-                draw.lines("\n".join(f"  {line}" for line in tell(row)))
-    if interrupted:
-        draw.text()
-        draw.text("interrupted: this is what was known so far")
-
-
-def _tables(reports: list[Report]) -> list[list[Report]]:
-    """As many reports a table as fit."""
-    out: list[list[Report]] = [[]]
-    used = 0
-    for report in reports:
-        width = max(len(report.short or report.name[:7]), 4) + 2
-        if out[-1] and used + width > _ROOM:
-            out.append([])
-            used = 0
-        out[-1].append(report)
-        used += width
-    return out
-
-
-def _counts(report: Report) -> str:
-    from qkv.audit.verdict import VERDICTS
-
-    counts = {v: sum(row.verdict == v for row in report.rows) for v in reversed(VERDICTS)}
-    return ", ".join(f"{n} {v}" for v, n in counts.items() if n)
-
-
-def _conventions(reports: list[Report]) -> None:
-    """Which convention is whose, below the table."""
-    whose: dict[str, dict[str, list[str]]] = {}
-    for report in reports:
-        for name, cases in report.conventions().items():
-            whose.setdefault(name, {})[report.short or report.name] = cases
-    if not whose:
-        return
-    draw.heading("Conventions that differ")
-    for name, libraries in sorted(whose.items(), key=lambda item: min(min(c) for c in item[1].values())):
-        cases = sorted({c for found in libraries.values() for c in found})
-        said = f"{name} ({', '.join(libraries)}): {', '.join(cases[:4])}{', …' if len(cases) > 4 else ''}"
-        draw.text(said, indent=2)
