@@ -368,3 +368,16 @@ def test_sequences_to_fork_are_checked():
         cache.fork(0.5)
     with pytest.raises(ShapeError, match=r"one batch axis, but this one has batch axes \(2, 2\)"):
         Cache().append(*tokens((2, 2), 3)).fork([0])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("page", [None, 4])
+def test_what_torch_is_shown_is_no_copy(dtype: str, page: int | None) -> None:
+    """A view of the held numbers, whose strides leave room for more tokens."""
+    torch = pytest.importorskip("torch")
+    cache = Cache(page=page)
+    tokens = torch.randn(2, 3, 6, 8).to(getattr(torch, dtype))
+    cache.append(tokens, tokens + 1)
+    for one, again, right in zip(cache.view(), cache.view(), (tokens, tokens + 1), strict=True):
+        assert one.data_ptr() == again.data_ptr()
+        assert torch.equal(one, right)

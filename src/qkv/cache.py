@@ -314,7 +314,7 @@ class Cache:
         window's begin with key `first`.
         """
         k, v, dtype = self.storage()
-        return self._kind.wrap(k, dtype), self._kind.wrap(v, dtype)
+        return self._kind.wrap(k, dtype, strided=True), self._kind.wrap(v, dtype, strided=True)
 
     def shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Shapes of what `view` gives."""

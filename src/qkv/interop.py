@@ -43,8 +43,11 @@ class Kind:
         out = np.empty(shape, storage)
         return out, out
 
-    def wrap(self, array: Array, dtype: str | None = None) -> Any:
-        """The array as the caller's kind; `dtype` names the float type where the array holds bfloat16 bits."""
+    def wrap(self, array: Array, dtype: str | None = None, *, strided: bool = False) -> Any:
+        """The array as the caller's kind; `dtype` names the float type where the array holds bfloat16 bits.
+
+        `strided`: a view of memory that is kept elsewhere, which stays one where the kind knows strides; they are not negative.
+        """
         if self.name == "numpy":
             if dtype == "bfloat16" and array.dtype == np.uint16 and self.bfloat16 is not None:
                 return array.view(self.bfloat16)
@@ -53,7 +56,7 @@ class Kind:
             torch = sys.modules["torch"]
             if dtype == "bfloat16" and array.dtype.itemsize == 2:
                 return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-            return torch.from_numpy(array if array.flags.c_contiguous else np.ascontiguousarray(array))
+            return torch.from_numpy(array if strided or array.flags.c_contiguous else np.ascontiguousarray(array))
         if self.name == "jax":
             jax = sys.modules["jax"]
             if dtype == "bfloat16" and array.dtype.itemsize == 2:
