@@ -102,6 +102,7 @@ def test_an_interrupt_shows_what_is_known(monkeypatch: pytest.MonkeyPatch, capsy
         (["--all", "qkv-numpy"], "leave it out, or leave out qkv-numpy"),
         (["qkv-nunpy"], "is it spelled qkv-numpy?"),
         (["a.py"], "write a.py:FUNCTION"),
+        (["run:no-such-program of mine"], "run: names no-such-program, which is no program"),
         (["a.py:f", "--seconds", "0"], "--seconds takes a number above 0"),
         (["a.py:f", "--memory", "-2"], "--memory takes a number above 0"),
         (["a.py:f", "--longest", "0"], "--longest takes whole numbers of at least 1"),
@@ -171,6 +172,13 @@ def test_a_device_that_is_not_there_is_one_sentence(kernel: str, capsys: pytest.
         assert "device 'nowhere' cannot be used here" in said.err
         assert "leave device out to audit on the CPU" in said.err
         assert said.err.count("\n") == 1
+
+
+def test_help_has_80_columns(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not wrapped by itself, too."""
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["audit", "--help"]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
 
 
 def test_the_list_names_kernels_features_and_cases(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -38,6 +39,8 @@ class Command:
         self._words = shlex.split(words)
         if not self._words:
             raise ArgumentError("run: takes a command, such as run:node kernel.mjs")
+        if shutil.which(self._words[0]) is None:
+            raise ArgumentError(f"run: names {self._words[0]}, which is no program that can be run here; give its path")
         self.domain = domain
 
     def ask(self, call: Call) -> Result:

@@ -25,7 +25,7 @@ examples:
   qkv audit torch-sdpa
   qkv audit --all --profile edges
   qkv audit mypkg.kernels:attention --accepts mask=attn_mask,causal,gqa
-  qkv audit kernel.py:attention --arrays torch --dtype bfloat16 --head-dims 64,128
+  qkv audit kernel.py:attention --arrays torch --dtype bfloat16 --head-dims 64
   qkv audit "run:node kernel.mjs" --accepts mask,causal,lse
   qkv audit torch-sdpa --case B6-long --seed 3
   qkv audit migrate torch-sdpa mlx
@@ -33,9 +33,9 @@ examples:
   qkv audit --all --markdown docs/audit.md --html audit.html
   qkv audit --model glassllm --text chapter.txt
 
-A kernel is a function of (query, key, value) with axes (B, H, L, D), and of what
-it accepts. Exit code 1: a clause of the profile is broken, a kernel crashes, or a
-model leaks.
+A kernel is a function of (query, key, value) with axes (B, H, L, D), and of
+what it accepts. Exit code 1: a clause of the profile is broken, a kernel
+crashes or refuses plain attention, or a model leaks.
 """
 
 
@@ -44,7 +44,8 @@ def add_command(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "audit",
         help="hold attention kernels against the contract",
-        description="Say of an attention kernel which clauses it keeps, which other convention it follows, and where it is wrong.",
+        description="Say of an attention kernel which clauses it keeps, which other convention it\n"
+        "follows, and where it is wrong.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

@@ -62,7 +62,9 @@ def migrate(arguments: argparse.Namespace, reports: Callable[[list[str]], list[R
         found = [c.to_dict() for c in changes(before, after)]
         draw.write_json({"from": before.name, "to": after.name, "changes": found})
     else:
-        draw.lines("\n".join(tell_changes(before, after)))
+        for line in tell_changes(before, after):
+            said = line.lstrip()
+            draw.text(said, indent=len(line) - len(said))
     return 0
 
 
