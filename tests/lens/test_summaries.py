@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tracemalloc
 from collections.abc import Mapping
 from typing import Any
@@ -98,6 +99,15 @@ def test_memory_does_not_grow_with_layers_times_tokens_times_width() -> None:
             assert (sum(one.nbytes for one in seen.layers) >= layers * tensors) == (keep == "tensors")
     assert peaks["tensors", 8] - peaks["tensors", 2] >= 6 * tensors
     assert peaks["summaries", 8] - peaks["summaries", 2] < tensors
+
+
+def test_layers_from_the_end_are_the_only_ones_reduced(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, reduced = sys.modules["qkv.lens.capture"], []
+    real = module.reduce
+    monkeypatch.setattr(module, "reduce", lambda layer, *rest: reduced.append(layer.index) or real(layer, *rest))
+    x = torch.randn(1, 1, 9, 4, generator=torch.Generator().manual_seed(0))
+    seen = lens.capture(Deep(5), x, keep="summaries", layers=[-2, 0])
+    assert [one.index for one in seen.layers] == reduced == [0, 3]
 
 
 def test_kept_maps_become_coarser_by_whole_cells() -> None:

@@ -21,7 +21,6 @@ from .hooks import Hooks
 from .keeping import Writer, read_capture
 from .layer import Layer
 from .record import record, rows_of
-from .reduced import Reduced
 from .summary import reduce
 from .weights import neighbours
 
@@ -153,27 +152,36 @@ def capture(
     calls: list[str] = []
 
     # Which layers negative numbers mean is known when the last one has run; so many of the newest are held till then.
-    from_end = max((-one for one in wanted or () if isinstance(one, int)), default=0)
-    from_end = max(from_end, 0)
-
+    from_end = max((-one for one in wanted or () if isinstance(one, int) and one < 0), default=0)
+    held: list[tuple[Layer, Any]] = []
+    brief = keep == "summaries"
     fused = Fused(model)
 
     def told(call: Call, _: Any) -> None:
         calls.append(call.name)
         fused.told(call)
         if from_end:
-            kept[:] = [layer for layer in kept if layer.index > call.index - from_end or _named(wanted, layer)]
+            held[:] = [one for one in held if one[0].index > call.index - from_end or _named(wanted, one[0])]
         if not _asked(wanted, call):
             return
-        near = beside.get(id(call.module))
-        if keep == "tensors":
-            place = on_device if to == "device" else host
-            layer = record(call, picked, rows, near, kept=place, rotary=rotary)
-            kept.append(layer if writer is None or from_end else writer.keep(layer))
-            return
-        whole = record(call, picked, None, near, rotary=rotary)
-        exact = rows_of(call, slice(-1, None) if rows is None else rows, len(whole.rows))
-        kept.append(reduce(whole, exact, tokens))
+        layer = record(
+            call,
+            picked,
+            None if brief else rows,
+            beside.get(id(call.module)),
+            kept=on_device if to == "device" else host,
+            rotary=rotary,
+        )
+        exact = rows_of(call, slice(-1, None) if rows is None else rows, call.query.shape[-2]) if brief else layer.rows
+        if from_end:
+            held.append((layer, exact))
+        else:
+            kept.append(made(layer, exact))
+
+    def made(layer: Layer, exact: Any) -> Any:
+        if brief:
+            return reduce(layer, exact, tokens)
+        return layer if writer is None else writer.keep(layer)
 
     words = None if tokens is None else tuple(tokens)
     with contextlib.ExitStack() as stack:
@@ -187,8 +195,7 @@ def capture(
         fused.check(output, every=wanted is None)
         if from_end:
             ends = {one + len(calls) for one in wanted or () if isinstance(one, int)}
-            kept = [layer for layer in kept if layer.index in ends or _named(wanted, layer)]
-            kept = kept if writer is None else [writer.keep(layer) for layer in kept]
+            kept = [made(*one) for one in held if one[0].index in ends or _named(wanted, one[0])]
         if not kept:
             said = (
                 f"it made {len(calls)}, none of them in layers={layers!r}" if calls else "it made none the lens can see"
@@ -228,7 +235,7 @@ def open_capture(path: str | os.PathLike[str]) -> Capture:
     return Capture(layers, None, tokens, facts)
 
 
-def _named(wanted: list[int | str] | None, layer: Layer | Reduced) -> bool:
+def _named(wanted: list[int | str] | None, layer: Layer) -> bool:
     return layer.index in (wanted or ()) or layer.name in (wanted or ())
 
 
