@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -75,8 +76,13 @@ def test_an_adapter_asks_its_library_rightly(name: str) -> None:
     assert told == {"A1-values": "keeps", "B4-keys": "keeps", "B6-long": SAID[name][0], "C2-mask": SAID[name][1]}
 
 
-def test_an_absent_library_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """G2: its name and what is missing."""
+def test_an_absent_library_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """G2: its name and what is missing, in a child and here."""
+    (tmp_path / "mlx").mkdir()
+    (tmp_path / "mlx" / "__init__.py").write_text("raise ModuleNotFoundError('No module named mlx', name='mlx')")
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "path", [str(tmp_path), *sys.path])
+        assert audit(target_of("mlx"), Choice(case="A1-values")).absent == "mlx is not installed"
     from qkv.audit import adapters
 
     absent = adapters.Adapter("mlx_fast", ("mlx",), "absent")

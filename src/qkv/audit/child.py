@@ -40,6 +40,8 @@ def main(read_from: int, write_to: int) -> None:
         words = " ".join(str(problem).split())
         # Our own sentences say all that there is to say.
         said = words if isinstance(problem, QkvError) else f"{type(problem).__name__}: {words}"
+        if isinstance(problem, ModuleNotFoundError) and "adapter" in head["spec"]:
+            said = f"{problem.name} is not installed"
         write(wire.pack({"error": said}, {}))
         return
     about: dict[str, Any] = {
