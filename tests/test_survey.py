@@ -11,9 +11,11 @@ import pytest
 import native_calls as calls
 import qkv
 from qkv import questions
+from qkv.bounds import bound
 from qkv.engines import native
 from qkv.pooled import edges
 from support.checks import within
+from support.surveys import surveyed
 from test_native_answers import call_of
 
 LEVELS = native.levels() if native.available() else ()
@@ -107,21 +109,11 @@ def test_the_front_door_gives_the_sums_of_its_weights(mask: str, sink: Any) -> N
     a = qkv.attention(q, k, v, mask=MASKS[mask], sink=sink, empty="zero")
     found = a.survey(9, 4, positions=np.arange(40)[::-1])
     weight = a.weights(range(40))
-    near = 200 * np.finfo(np.float64).eps * np.maximum(np.abs(a.lse), 1)  # of a weight; both sides are within F2
-    within(found.entropy, a.entropy(), 40 * near, "entropy")
-    within(found.received, weight.sum(axis=2), near.sum(axis=2)[..., None], "received")
-    whole = weight.sum(axis=-1)
-    with np.errstate(all="ignore"):
-        mean = (weight * (39 - np.arange(40)[:, None] - np.arange(40))).sum(axis=-1) / whole
-    within(found.distance, mean, 40 * near, "distance")
-    cells = np.stack(
-        [
-            np.stack([weight[..., r:s, c : c + 10].max(axis=(-2, -1)) for c in range(0, 40, 10)], axis=-1)
-            for r, s in zip(edges(40, 9)[:-1], edges(40, 9)[1:], strict=True)
-        ],
-        axis=-2,
-    )
-    within(found.pooled, cells, near.max(), "pooled")
+    unit = np.broadcast_to(np.eye(40), (2, 2, 40, 40))
+    limits = bound(q, k, unit, "float64", allowed=weight > 0, sink=sink)
+    right, off = (np.asarray(x, np.float64) for x in (limits.answer.weights, limits.output))
+    within(weight, right, off, "weights")
+    surveyed(vars(found).values(), right, off, np.arange(40)[::-1], (9, 4))
     assert a.survey().pooled is None
 
 

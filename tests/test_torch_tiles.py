@@ -20,6 +20,7 @@ from support import checks
 from support.arrays import stored, wide
 from support.checks import within
 from support.problems import Problem, problems
+from support.surveys import surveyed
 
 torch = pytest.importorskip("torch")
 
@@ -92,27 +93,10 @@ def test_c1_questions_follow_from_the_weights_as_defined(problem: Problem) -> No
     found = asked.chosen(rows, np.arange(p.heads), None)
     within(found, weight, off, "weights")
     assert (found[weight == 0] == 0).all()
-    grid = edges(p.queries, min(p.queries, 3)), edges(p.keys, min(p.keys, 2))
-    position = np.arange(p.queries)[None]
-    entropy, distance, received, pooled = asked.survey(position, grid)
-    assert pooled is not None
-    within(received, weight.sum(axis=2), 2 * off.sum(axis=2), "received")
-    for b in range(pooled.shape[2]):
-        for c in range(pooled.shape[3]):
-            part = (..., slice(*grid[0][b : b + 2]), slice(*grid[1][c : c + 2]))
-            within(pooled[..., b, c], weight[part].max(axis=(-2, -1)), off[part].max(axis=(-2, -1)), "pooled")
-    # Entropy and distance are of the weights renormalised: relative errors of a few weights' bounds.
-    mass = weight.sum(axis=-1, keepdims=True)
-    some = mass[..., 0] > 0
-    share = np.divide(weight, mass, out=np.zeros_like(weight), where=mass > 0)
-    slack = np.divide(4 * off, mass, out=np.zeros_like(off), where=mass > 0)
-    with np.errstate(all="ignore"):
-        logs = np.where(share > 0, np.log(share), 0)
-    eps = np.finfo(p.dtype.compute).eps
-    within(entropy, -(share * logs).sum(axis=-1), (slack * (2 + np.abs(logs))).sum(axis=-1) + 4 * eps, "entropy")
-    far = np.abs(rows[:, None] - np.arange(p.keys))
-    mean = np.where(some, (share * (rows[:, None] - np.arange(p.keys))).sum(axis=-1), np.nan)
-    within(distance, mean, (slack * far).sum(axis=-1) + 4 * eps * far.max(), "distance")
+    cells = min(p.queries, 3), min(p.keys, 2)
+    seen = asked.survey(np.arange(p.queries)[None], (edges(p.queries, cells[0]), edges(p.keys, cells[1])))
+    surveyed(seen, weight, off, rows, cells)
+    mass, eps = weight.sum(axis=-1, keepdims=True), np.finfo(p.dtype.compute).eps
     if p.sink is not None:
         reach = limits.answer.reach.reshape(shape).any(axis=-1)
         within(asked.sink_share(), 1 - mass[..., 0], np.where(reach, 2 * off.sum(axis=-1), 0) + 4 * eps, "sink")
