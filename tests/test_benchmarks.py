@@ -94,3 +94,10 @@ def test_masks_of_shapes_are_those_that_qkv_is_given():
         assert packed.pairs == 3 + 10
     finally:
         sys.path.remove(str(BENCHMARKS))
+
+
+@pytest.mark.parametrize("only", [[], ["--maps"]])
+def test_the_cost_of_a_layer_is_told(only):
+    done = run("lens.py", "--tokens", "70", "--heads", "4", "--groups", "2", "--width", "8", *only)
+    assert done.returncode == 0, done.stderr
+    assert ("maps: " if only else "MiB are kept") in done.stdout
