@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 # Before NumPy is loaded: on small matrices BLAS threads that wait by spinning cost far more than they give.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -37,7 +38,12 @@ settings.load_profile(os.environ.get("QKV_HYPOTHESIS", "steady"))
 
 
 def pytest_sessionstart() -> None:
-    """Where the native engine has to be there, no test of it may be skipped for want of it."""
+    """Where the native engine has to be there, no test of it may be skipped for want of it.
+
+    What a shell starts in the background ignores Ctrl-C, and so would every process of the tests that press it.
+    """
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if os.environ.get("QKV_REQUIRE_NATIVE") and not native.available():
         pytest.exit(f"QKV_REQUIRE_NATIVE is set, but the native engine is missing: {native.why_not()}", returncode=1)
 
