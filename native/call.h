@@ -151,6 +151,17 @@ inline int64_t *whole_numbers(const Buffer &b, std::initializer_list<int64_t> sh
   return reinterpret_cast<int64_t *>(b.data());
 }
 
+// The lists of a row's largest weights, (N, H, L, count) each, or nothing.
+inline void read_top(const Buffer &key, const Buffer &weight, int32_t type, const qkv_call &call, int64_t &count,
+                     int64_t *&keys, void *&weights) {
+  if (!key) return;
+  count = key.axes() ? key.size(-1) : 0;
+  if (count < 1) refuse("top_key", "an array with room for a key a row");
+  if (!weight) refuse("top_weight", "an array");
+  keys = whole_numbers(key, {call.N, call.H, call.L, count});
+  weights = result_of(weight, type, {call.N, call.H, call.L, count});
+}
+
 // Runs a kernel, asking for signals between tiles; `brief`: so short that nobody, other threads of Python included, minds.
 template <class Run> void carry_out(qkv_call &call, Run run, bool brief = false) {
   Patience patience = {};

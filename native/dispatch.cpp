@@ -11,15 +11,18 @@ extern "C" int qkv_attend_portable(qkv_call *);
 extern "C" int qkv_backward_portable(qkv_backward *);
 extern "C" int qkv_answers_portable(qkv_answers *);
 extern "C" int qkv_survey_portable(qkv_survey *);
+extern "C" int qkv_keep_portable(qkv_keep *);
 #if defined(__x86_64__)
 extern "C" int qkv_attend_x86_64_v3(qkv_call *);
 extern "C" int qkv_backward_x86_64_v3(qkv_backward *);
 extern "C" int qkv_answers_x86_64_v3(qkv_answers *);
 extern "C" int qkv_survey_x86_64_v3(qkv_survey *);
+extern "C" int qkv_keep_x86_64_v3(qkv_keep *);
 extern "C" int qkv_attend_x86_64_v4(qkv_call *);
 extern "C" int qkv_backward_x86_64_v4(qkv_backward *);
 extern "C" int qkv_answers_x86_64_v4(qkv_answers *);
 extern "C" int qkv_survey_x86_64_v4(qkv_survey *);
+extern "C" int qkv_keep_x86_64_v4(qkv_keep *);
 #endif
 
 namespace {
@@ -50,11 +53,14 @@ int qkv_levels(const qkv_level **levels) {
   static qkv_level found[3];
   static const int count = [] {
     int n = 0;
-    found[n++] = {"portable", qkv_attend_portable, qkv_backward_portable, qkv_answers_portable, qkv_survey_portable};
+    found[n++] = {"portable", qkv_attend_portable, qkv_backward_portable, qkv_answers_portable, qkv_survey_portable,
+                  qkv_keep_portable};
 #if defined(__x86_64__)
     const Machine machine;
-    if (machine.v3) found[n++] = {"v3", qkv_attend_x86_64_v3, qkv_backward_x86_64_v3, qkv_answers_x86_64_v3, qkv_survey_x86_64_v3};
-    if (machine.v4) found[n++] = {"v4", qkv_attend_x86_64_v4, qkv_backward_x86_64_v4, qkv_answers_x86_64_v4, qkv_survey_x86_64_v4};
+    if (machine.v3) found[n++] = {"v3", qkv_attend_x86_64_v3, qkv_backward_x86_64_v3, qkv_answers_x86_64_v3, qkv_survey_x86_64_v3,
+                  qkv_keep_x86_64_v3};
+    if (machine.v4) found[n++] = {"v4", qkv_attend_x86_64_v4, qkv_backward_x86_64_v4, qkv_answers_x86_64_v4, qkv_survey_x86_64_v4,
+                  qkv_keep_x86_64_v4};
 #endif
     return n;
   }();

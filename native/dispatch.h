@@ -2,6 +2,7 @@
 #pragma once
 #include "answers.h"
 #include "backward.h"
+#include "keep.h"
 #include "qkv.h"
 #include "survey.h"
 
@@ -11,6 +12,7 @@ typedef struct qkv_level {
   qkv_backward_fn backward;
   qkv_answers_fn answers;
   qkv_survey_fn survey;
+  qkv_keep_fn keep;
 } qkv_level;
 
 // The levels that are built in and that processor and operating system support.

@@ -22,13 +22,7 @@ void answers(int level, nb::tuple parts, int64_t run, nb::handle base_, nb::hand
   if (!base || !whole) refuse("base and whole", "arrays");
   ask.entropy = result_of(entropy, type, {call.N, call.H, call.L});
   ask.received = result_of(received, type, {call.N, call.H, call.S});
-  if (top_key) {
-    ask.count = top_key.axes() ? top_key.size(-1) : 0;
-    if (ask.count < 1) refuse("top_key", "an array with room for a key a row");
-    ask.top_key = whole_numbers(top_key, {call.N, call.H, call.L, ask.count});
-    if (!top_weight) refuse("top_weight", "an array");
-    ask.top_weight = result_of(top_weight, type, {call.N, call.H, call.L, ask.count});
-  }
+  read_top(top_key, top_weight, type, call, ask.count, ask.top_key, ask.top_weight);
   carry_out(call, [&] { return given.level->answers(&ask); });
 }
 

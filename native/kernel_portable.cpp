@@ -7,3 +7,5 @@
 #include "kernel/answers.hpp"
 #define QKV_LEVEL_SURVEY qkv_survey_portable
 #include "kernel/survey.hpp"
+#define QKV_LEVEL_KEEP qkv_keep_portable
+#include "kernel/keep.hpp"

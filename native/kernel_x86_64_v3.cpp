@@ -7,3 +7,5 @@
 #include "kernel/answers.hpp"
 #define QKV_LEVEL_SURVEY qkv_survey_x86_64_v3
 #include "kernel/survey.hpp"
+#define QKV_LEVEL_KEEP qkv_keep_x86_64_v3
+#include "kernel/keep.hpp"

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import qkv
-from qkv import bounds, reference
+from qkv import bounds, engines, reference
 from qkv.floats import FLOATS, widen
 from support.arrays import stored, wide
 from support.checks import within
@@ -23,8 +24,20 @@ def asked(**changes: Any) -> st.SearchStrategy[Problem]:
     return problems(lengths=LENGTHS, edges=False, planted=False, magnitudes=magnitudes, **changes)
 
 
-def answers(problem: Problem) -> qkv.Attention:
-    found = qkv.attention(problem.query, problem.key, problem.value, **{"empty": "zero", **problem.arguments})
+#: Answers worked out when they are asked for, and in one pass with the output.
+both_ways = pytest.mark.parametrize("keep", [(), ("entropy", "received", "top")], ids=["afterwards", "in one pass"])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _few_rows_too() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engines, "KEPT_ROWS", 1)
+        yield
+
+
+def answers(problem: Problem, keep: tuple[str, ...] = ()) -> qkv.Attention:
+    arguments = {"empty": "zero", **problem.arguments, "keep": keep}
+    found = qkv.attention(problem.query, problem.key, problem.value, **arguments)
     assume(not np.isnan(np.asarray(found.lse)).any())
     return found
 
@@ -99,10 +112,11 @@ def test_c1_weights_of_the_rows_heads_and_keys_asked(problem: Problem, data: Any
     within(wide(problem.rows(part)), right.weight, right.weight_bound, "C1: weight")
 
 
+@both_ways
 @given(problem=asked(), count=st.integers(1, 20))
-def test_c6_top_is_the_largest_weights_in_order(problem: Problem, count: int) -> None:
+def test_c6_top_is_the_largest_weights_in_order(problem: Problem, count: int, keep: tuple[str, ...]) -> None:
     right = Right(problem)
-    keys, weights = (problem.rows(np.asarray(x)) for x in answers(problem).top(count))
+    keys, weights = (problem.rows(np.asarray(x)) for x in answers(problem, keep).top(count))
     allowed = right.reach.sum(-1)
     there = np.arange(count) < allowed[..., None]
     assert (np.where(there, keys >= 0, keys == -1)).all(), "C2: padded with -1 where a row has fewer keys"
@@ -131,18 +145,20 @@ def test_c6_equal_weights_come_in_order_of_index(problem: Problem) -> None:
         assert keys[index].tolist() == allowed + [-1] * (6 - len(allowed))
 
 
+@both_ways
 @given(problem=asked())
-def test_c1_received_is_the_sum_over_the_rows(problem: Problem) -> None:
+def test_c1_received_is_the_sum_over_the_rows(problem: Problem, keep: tuple[str, ...]) -> None:
     right = Right(problem)
-    found = problem.rows(np.asarray(answers(problem).received()))
+    found = problem.rows(np.asarray(answers(problem, keep).received()))
     total = right.weight.sum(-2)
     bound = right.weight_bound.sum(-2) + right.rounded(right.weight.shape[-2] + 2) * total
     within(wide(found), total, bound, "received")
 
 
+@both_ways
 @given(problem=asked())
-def test_c2_c4_entropy_effective_keys_and_the_sinks_share(problem: Problem) -> None:
-    right, found = Right(problem, with_sink=False), answers(problem)
+def test_c2_c4_entropy_effective_keys_and_the_sinks_share(problem: Problem, keep: tuple[str, ...]) -> None:
+    right, found = Right(problem, with_sink=False), answers(problem, keep)
     p, off, keys = right.weight, right.weight_bound, right.reach.sum(-1)
 
     def term(x: Any) -> Any:

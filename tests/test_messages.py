@@ -1493,6 +1493,12 @@ CASES = [
         lambda: attention(zeros(2, 4), zeros(3, 4), zeros(3, 4)).top(0),
     ),
     Case(
+        "keep",
+        qkv.ArgumentError,
+        "keep must name questions out of 'entropy', 'received' and 'top', but 'lse' came; every other question is asked afterwards",
+        lambda: attention(zeros(2, 4), zeros(3, 4), zeros(3, 4), keep=("top", "lse")),
+    ),
+    Case(
         "pooled",
         qkv.ArgumentError,
         "keys must be a number of cells within 1…S = 3, but 4 came; pass min(S, what fits the picture)",

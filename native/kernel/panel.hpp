@@ -46,15 +46,24 @@ template <class T, int N> QKV_INLINE bool scan_scores(Work<T> &w, const Panel &p
   return odd_seen;
 }
 
+// What a visit tells whoever wants to know more than the mixture (keep.hpp): here nobody.
+struct Unnoted {
+  template <int N, class T> QKV_INLINE void scored(Work<T> &, const Panel &, const Vec<T> *) {}
+  QKV_INLINE void open() {}
+  template <class V> QKV_INLINE void weighed(int, V, V) {}
+  template <class V> QKV_INLINE void close(int64_t, V, V, V, V) {}
+};
+
 // Scores become weights exp(s - base). Their sum is taken in four strands, by the key's number in the block modulo
 // four: an order that no other row, and no skipped key, can change.
-template <class T> QKV_INLINE Vec<T> weigh(T *score, int64_t step, int64_t begin, int64_t end, Vec<T> base) {
+template <class T, class Note> QKV_INLINE Vec<T> weigh(T *score, int64_t step, int64_t begin, int64_t end, Vec<T> base, Note &note) {
   Vec<T> strand[4] = {};
   int64_t j = begin;
   const auto one = [&](int which) {
-    const Vec<T> weight = exponential<T>(load(score + j * step) - base);
+    const Vec<T> x = load(score + j * step) - base, weight = exponential<T>(x);
     store(score + j * step, weight);
     strand[which] = strand[which] + weight;
+    note.weighed(which, weight, x);
     ++j;
   };
   while (j < end && (j & 3)) switch (j & 3) {
@@ -107,12 +116,13 @@ template <class T, int N> QKV_INLINE bool score_panel(Work<T> &w, const Panel &p
   return true;
 }
 
-template <class T, int N> void visit(Work<T> &w, const Panel &p) {
+template <class T, int N, class Note> void visit(Work<T> &w, const Panel &p, Note &note) {
   constexpr int width = Real<T>::width, W = N * width;
   const int64_t E = w.call->E, keys = p.end - p.begin;
   Vec<T> top[N];
   bool masked;
   if (!score_panel<T, N>(w, p, masked, top)) return;
+  note.template scored<N>(w, p, top);
 
   alignas(kAlign) T alpha[W];
   for (int v = 0; v < N; ++v) {
@@ -122,7 +132,9 @@ template <class T, int N> void visit(Work<T> &w, const Panel &p) {
     const Vec<T> shrink = exponential<T>(before - base);
     store(max, after);
     store(alpha + v * width, shrink);
-    const Vec<T> added = weigh<T>(w.score + v * width, W, p.begin, p.end, base);
+    note.open();
+    const Vec<T> added = weigh<T>(w.score + v * width, W, p.begin, p.end, base, note);
+    note.close(p.lane + v * width, before, base, shrink, load(sum));
     store(sum, fma(load(sum), shrink, added));
   }
   mix_values<T, N>(keys, E, w.value_rows + p.begin * E, w.score + p.begin * W, w.mix + p.lane * E, alpha);

@@ -159,9 +159,10 @@ template <class T> void visit_block(Work<T> &w) {
     few_to_panel(w);
   }
   pack_block(w);
+  Unnoted nobody;
   for (int64_t q = 0; q < w.panels; ++q) {
     const Panel &p = w.panel[q];
-    if (p.begin < p.end) with_vectors(p.vectors, [&](auto n) { visit<T, decltype(n)::count>(w, p); });
+    if (p.begin < p.end) with_vectors(p.vectors, [&](auto n) { visit<T, decltype(n)::count>(w, p, nobody); });
   }
   if (w.few) few_from_panel(w);
 }

@@ -123,12 +123,21 @@ template <class T> QKV_INLINE Vec<T> magnitude(Vec<T> x) {
   return (Vec<T>)((IVec<T>)x & all_int<T>(typename Real<T>::Int(~(typename Real<T>::Bits(1) << (sizeof(T) * 8 - 1)))));
 }
 
-template <class T> QKV_INLINE bool any(IVec<T> mask) {
-  uint64_t word[QKV_VECTOR_BYTES / 8], seen = 0;
-  __builtin_memcpy(word, &mask, sizeof mask);
-  for (int i = 0; i < QKV_VECTOR_BYTES / 8; ++i) seen |= word[i];
-  return seen != 0;
+// One bit for each lane of a mask, the first lane's lowest.
+template <class T> QKV_INLINE uint32_t lanes_in(IVec<T> mask) {
+#if defined(__AVX512DQ__)
+  return sizeof(T) == 8 ? uint32_t(_mm512_movepi64_mask((__m512i)mask)) : uint32_t(_mm512_movepi32_mask((__m512i)mask));
+#elif defined(__AVX2__) && QKV_VECTOR_BYTES == 32
+  return uint32_t(sizeof(T) == 8 ? _mm256_movemask_pd((__m256d)mask) : _mm256_movemask_ps((__m256)mask));
+#elif defined(__SSE2__) && QKV_VECTOR_BYTES == 16
+  return uint32_t(sizeof(T) == 8 ? _mm_movemask_pd((__m128d)mask) : _mm_movemask_ps((__m128)mask));
+#else
+  uint32_t bits = 0;
+  for (int i = 0; i < Real<T>::width; ++i) bits |= uint32_t(mask[i] & 1) << i;
+  return bits;
+#endif
 }
+template <class T> QKV_INLINE bool any(IVec<T> mask) { return lanes_in<T>(mask) != 0; }
 
 // A number that the compiler knows, as an argument.
 template <int N> struct Count {

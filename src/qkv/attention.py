@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -102,9 +102,19 @@ def attention(
     empty: str = "raise",
     nonfinite: str = "raise",
     layout: str = "bhld",
+    keep: str | Iterable[str] = (),
     **others: Any,
 ) -> Attention:
-    """The same as `attend`, with the log-sum-exp and answers about the weights; takes the same arguments.
+    """The same as `attend`, with the log-sum-exp and answers about the weights.
+
+    Args:
+        keep: questions that will be asked, of "entropy", "received" and "top" (up to 8 keys a row): the native engine works
+            the answers out in the same pass over the keys, where asking afterwards costs one more. Any question may be
+            asked without; its answer then is within the same bounds, not always the same in the last bit.
+        The others are those of `attend`.
+
+    Raises:
+        ArgumentError: `keep` names anything else; and what `attend` raises.
 
     >>> import numpy as np, qkv
     >>> rng = np.random.default_rng(0)
@@ -114,7 +124,8 @@ def attention(
     ((2, 5, 8), (2, 5), (2, 5, 2))
     """
     at = None
-    if not others:
+    wanted = () if keep == () else _keep(keep)
+    if not others and not wanted:
         out, at = recipes.known(query, key, value, mask, bias, scale, softcap, sink, empty, nonfinite, layout, True)
         if out is not None:
             return Attention(out.output, out.lse, _Asked(out.state))
@@ -129,8 +140,8 @@ def attention(
         "layout": layout,
     }
     problem, plan = _stated(at, recipes.Given(query, key, value, mask, bias, sink), arguments)
-    output, lse, result = _carry_out(problem, plan, sums=True)
-    asked = replace(problem, lost=result.wrong, sums=result.sums), plan
+    output, lse, result = _carry_out(problem, plan, sums=True, keep=wanted)
+    asked = replace(problem, lost=result.wrong, sums=result.sums, kept=result.kept), plan
     return Attention(output, lse, _Asked(lambda: asked))
 
 
@@ -143,13 +154,26 @@ def _stated(at: Hashable, given: recipes.Given, arguments: dict[str, Any]) -> tu
     return problem, plan
 
 
-def _carry_out(problem: Problem, plan: Plan, *, sums: bool = False) -> tuple[Any, Any, engines.Result]:
+def _keep(keep: Any) -> tuple[str, ...]:
+    """The questions named by `keep=`, checked."""
+    names = (keep,) if isinstance(keep, str) or not isinstance(keep, Iterable) else tuple(keep)
+    for name in names:
+        if not isinstance(name, str) or name not in ("entropy", "received", "top"):
+            raise ArgumentError(
+                f"keep must name questions out of 'entropy', 'received' and 'top', but {shown(name)} came; every other question is asked afterwards"
+            )
+    return names
+
+
+def _carry_out(
+    problem: Problem, plan: Plan, *, sums: bool = False, keep: tuple[str, ...] = ()
+) -> tuple[Any, Any, engines.Result]:
     """(output, log-sum-exp) as the caller's kind, and what the engine gave; or the contract's error."""
     layout = problem.layout
     shape = (*problem.batch, problem.heads, problem.queries, problem.value_width)
     # Allocated in the caller's axes and written through a view, so that the result owns its memory and is not moved.
     given, stored = layout.kind.empty(layout.spelled(shape), problem.dtype.name)
-    result = engines.run(problem, plan, layout.canonical(stored), sums=sums)
+    result = engines.run(problem, plan, layout.canonical(stored), sums=sums, keep=keep)
     if result.wrong is not None or not result.all_allowed:
         raise_faults(problem, result.status, result.wrong)
     lse = layout.restored(result.lse.reshape(shape[:-1]), trailing=0)

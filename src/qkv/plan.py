@@ -32,6 +32,10 @@ RECEIVED_KEYS, LISTED_KEYS = 512, 64
 #: The same for tensors off the CPU, where a step has to be large to be worth its start; and keys of one block there.
 DEVICE_PAIRS, DEVICE_KEYS = 1 << 26, 2048
 
+#: What is worked out in one pass with the output: lists of so many largest weights, from so many rows on (a few rows go by
+#: another way, which is faster), and what keys receive where there are no more of them, since a tile's weights are held.
+KEPT_TOP, KEPT_ROWS, KEPT_KEYS = 8, 16, 16384
+
 
 class Tile(NamedTuple):
     """Consecutive query rows of one sequence that count their keys from one origin."""
@@ -197,6 +201,14 @@ def threads_by_length(problem: Problem, plan: Plan, threads: int) -> tuple[tuple
     tasks = problem.batches * problem.groups * -(-problem.queries // plan.tile)
     edges = sorted({1, max(1, -(-BRIEF // _work(problem))), plan.split + 1}, reverse=True)
     return tuple((keys, *_threads(problem, keys, tasks, plan.split, threads)) for keys in edges)
+
+
+def keep_plan(problem: Problem, plan: Plan) -> Plan:
+    """The plan of the same problem where answers about the weights are worked out in the same pass: tiles of one head."""
+    rows = 128
+    if problem.origin.size and problem.origin.shape[1] > 1:
+        rows = min(rows, int(_runs(problem.origin[0]).max()))
+    return replace(plan, tile=rows, spread=False)
 
 
 def backward_plan(problem: Problem, plan: Plan) -> Plan:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -52,6 +52,18 @@ class Layout:
         return array
 
 
+class Kept(NamedTuple):
+    """Answers that were worked out in one pass with the output, None where they were not asked for.
+
+    Attributes:
+        entropy: (N, H, L). received: (N, H, S). top: keys and weights of a row's largest weights, (N, H, L, count) each.
+    """
+
+    entropy: Array | None = None
+    received: Array | None = None
+    top: tuple[Ints, Array] | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class Problem:
     """One attention problem (axes as in the contract: B… batch, H query heads, G key heads, L, S, D, E).
@@ -67,7 +79,7 @@ class Problem:
         rule: what has to hold besides `ranges`; None: the ranges are exact.
         origin: first key of each row's own sequence, (N or 1, L or 1), in this problem's own keys (F3); may be negative.
         lost: rows for which an engine found no right finite answer, (N, H, L); None where there are none.
-        sums: maximum and sum of the rows' states, (N, H, L) each, once an engine has found them.
+        sums: maximum and sum of the rows' states, (N, H, L) each, once an engine has found them. kept: what it answered then.
         empty, nonfinite: what a row without keys, or one that reads a NaN, is answered with (C2, D2).
     """
 
@@ -93,6 +105,7 @@ class Problem:
     layout: Layout
     lost: npt.NDArray[np.bool_] | None = None
     sums: tuple[Array, Array] | None = None
+    kept: Kept | None = None
 
     @property
     def batch(self) -> tuple[int, ...]:
@@ -167,7 +180,7 @@ class Problem:
                 return shape is not None and bool(np.all(a.lo == b.lo) and np.all(a.hi == b.hi))
             return bool(a == b)
 
-        spelling = ("mask", "frame", "layout", "rule", "bias_shape", "lost", "sums")
+        spelling = ("mask", "frame", "layout", "rule", "bias_shape", "lost", "sums", "kept")
         return all(
             equal(getattr(self, f.name), getattr(other, f.name)) for f in fields(self) if f.name not in spelling
         ) and ((self.rule is None) == (other.rule is None))

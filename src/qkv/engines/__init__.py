@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,8 +11,8 @@ import numpy.typing as npt
 
 from ..errors import ArgumentError, EngineError
 from ..floats import Array, narrow
-from ..plan import Plan, make_plan
-from ..problem import Problem
+from ..plan import KEPT_KEYS, KEPT_ROWS, KEPT_TOP, Plan, keep_plan, make_plan
+from ..problem import Kept, Problem
 from ..state import Rows, failed, finish_rows, lost_as_nan
 from . import native, native_call, numpy_tiles
 from .threads import threads_in_use
@@ -29,6 +30,7 @@ class Result:
         all_allowed: whether every row has an allowed key.
         touched: key blocks touched per query head group.
         sums: maximum and sum of the rows' states, (N, H, L) each, where they were asked for and the engine has them.
+        kept: the answers that were asked for and that one pass gives.
     """
 
     lse: Array
@@ -37,6 +39,7 @@ class Result:
     all_allowed: bool
     touched: int
     sums: tuple[Array, Array] | None = None
+    kept: Kept | None = None
 
 
 def choose(problem: Problem, engine: str | None = None, threads: int | None = None) -> Plan:
@@ -58,26 +61,45 @@ def engine_in_use(engine: str | None = None) -> str:
     return "native" if asked != "numpy" and native.available() else "numpy"
 
 
-def run(problem: Problem, plan: Plan, output: Array, *, sums: bool = False) -> Result:
+def run(problem: Problem, plan: Plan, output: Array, *, sums: bool = False, keep: Collection[str] = ()) -> Result:
     """Attention of a problem into `output`, (B…, H, L, E) in storage form, heads or length first in memory.
 
     Args:
         sums: whether the rows' states are wanted as well, for questions about the weights.
+        keep: of "entropy", "received" and "top", the answers to work out meanwhile; the engine may leave them for later.
     """
     flat = output.reshape(problem.batches, problem.heads, problem.queries, problem.value_width)
     if plan.engine == "native":
         shape, dtype = flat.shape[:-1], problem.dtype.compute
         kept = (np.empty(shape, dtype), np.empty(shape, dtype)) if sums else None
-        lse, status, all_allowed, fault, touched = native_call.run_output(problem, plan, flat, kept)
+        answers = _kept(problem, keep)
+        if answers is not None:
+            plan = keep_plan(problem, plan)
+        lse, status, all_allowed, fault, touched = native_call.run_output(problem, plan, flat, kept, answers)
         # The kernel writes NaN into exactly the rows that have no right finite answer.
         wrong = np.isnan(lse) if fault else None
-        return Result(lse, status, wrong if wrong is not None and wrong.any() else None, all_allowed, touched, kept)
+        wrong = wrong if wrong is not None and wrong.any() else None
+        return Result(lse, status, wrong, all_allowed, touched, kept, answers)
     rows, touched = numpy_tiles.run(problem, plan)
     sink = None if problem.sink is None else problem.sink[None, :, None]
     mixed, lse = finish_rows(rows, sink)
     flat[...] = narrow(mixed, problem.dtype.name)
     wrong = failed(rows.status, rows.max)
     return Result(lse, rows.status, wrong if wrong.any() else None, bool((rows.status & 1).all()), touched)
+
+
+def _kept(problem: Problem, keep: Collection[str]) -> Kept | None:
+    """Room for the answers that one pass gives; None where there is nothing to gain (sizes alone decide, so threads do not)."""
+    shape, dtype = (problem.batches, problem.heads, problem.queries), problem.dtype.compute
+    received = "received" in keep and problem.keys <= KEPT_KEYS
+    if problem.queries < KEPT_ROWS or not problem.keys or not (received or "entropy" in keep or "top" in keep):
+        return None
+    listed = (*shape, KEPT_TOP)
+    return Kept(
+        np.zeros(shape, dtype) if "entropy" in keep else None,
+        np.zeros((*shape[:-1], problem.keys), dtype) if received else None,
+        (np.full(listed, -1, np.int64), np.zeros(listed, dtype)) if "top" in keep else None,
+    )
 
 
 def run_state(problem: Problem, plan: Plan) -> Rows:

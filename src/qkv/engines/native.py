@@ -26,6 +26,7 @@ except ImportError as error:  # no compiler when the package was built, or it wa
 
 __all__ = [
     "Call",
+    "Keep",
     "Result",
     "available",
     "default_threads",
@@ -107,6 +108,21 @@ class Result(NamedTuple):
     blocks_touched: int
 
 
+class Keep(NamedTuple):
+    """Where answers about a call's weights go that are wanted from the same pass, in the compute dtype; None: not wanted.
+
+    Attributes:
+        first_key: added to `keys`. entropy: (N, H, L). received: (N, H, S). keys, weights: of a row's largest weights, int64
+            and compute dtype, (N, H, L, count).
+    """
+
+    first_key: int
+    entropy: Array | None
+    received: Array | None
+    keys: npt.NDArray[np.int64] | None
+    weights: Array | None
+
+
 def available() -> bool:
     """Whether the extension is there."""
     return _extension is not None
@@ -135,9 +151,9 @@ def level() -> str:
     return name or here[-1]
 
 
-def run(call: Call, level_name: str | None = None, output: Array | None = None) -> Result:
+def run(call: Call, level_name: str | None = None, output: Array | None = None, keep: Keep | None = None) -> Result:
     """Carries the call out on the level in use, or on the one named; into `output` if given, (B…, H, L, E)
-    with either heads or length first in memory."""
+    with either heads or length first in memory. With `keep` also its answers, from the same pass."""
     extension = _loaded()
     shape = call.query.shape[:-1]
     storage = _STORAGE[call.dtype]
@@ -152,15 +168,9 @@ def run(call: Call, level_name: str | None = None, output: Array | None = None) 
         top, total = np.empty(shape, compute), np.empty(shape, compute)
     if call.want == "state":
         mix = np.empty(wide, compute)
-    seen, shared, blocks = extension.attend(
-        _index(level_name or level()),
-        _arguments(call),
-        output,
-        lse,
-        top,
-        total,
-        mix,
-        status,
+    way, asked = (extension.attend, ()) if keep is None else (extension.keep, keep)
+    seen, shared, blocks = way(
+        _index(level_name or level()), _arguments(call), output, lse, top, total, mix, status, *asked
     )
     return Result(output, lse, top, total, mix, status, seen, shared, blocks)
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ..algebra import Allow
 from ..floats import Array
 from ..plan import PAIRS_AT_ONCE, Plan
-from ..problem import Problem
+from ..problem import Kept, Problem
 from ..ranges import Ints
 from ..rules import KeySet
 from ..state import Rows
@@ -33,9 +33,9 @@ class Part(NamedTuple):
 
 
 def run_output(
-    problem: Problem, plan: Plan, output: Array, sums: Sums | None = None
+    problem: Problem, plan: Plan, output: Array, sums: Sums | None = None, kept: Kept | None = None
 ) -> tuple[Array, npt.NDArray[np.uint8], bool, bool, int]:
-    """Attention into `output`, (N, H, L, E), and the states' maxima and sums into `sums`.
+    """Attention into `output`, (N, H, L, E), the states' maxima and sums into `sums`, and answers into `kept` (zeros before).
 
     Returns (lse, status, whether all rows are allowed, whether any met a fault, blocks).
     """
@@ -43,9 +43,14 @@ def run_output(
     lse: Array = np.empty(shape, problem.dtype.compute)
     status: npt.NDArray[np.uint8] = np.zeros(shape, np.uint8)
     any_bits, all_bits, touched = 0, 0xFF, 0
-    for batch, rows, call, _ in parts(problem, plan, "output" if sums is None else "both"):
+    for batch, rows, call, keys in parts(problem, plan, "output" if sums is None else "both"):
         everything = call.query.shape[:-3] == problem.batch and call.query.shape[-2] == problem.queries
-        result = native.run(call, output=output.reshape(*problem.batch, *output.shape[1:]) if everything else None)
+        keep = None if kept is None else _places(call, kept, keys.start)
+        result = native.run(
+            call, output=output.reshape(*problem.batch, *output.shape[1:]) if everything else None, keep=keep
+        )
+        if kept is not None and keep is not None:
+            _put(keep, kept, batch, rows, keys)
         assert result.output is not None
         assert result.lse is not None
         at = (batch, slice(None), rows)
@@ -64,6 +69,31 @@ def run_output(
             touched + result.blocks_touched,
         )
     return lse, status, bool(all_bits & 1), bool(any_bits & ~1), touched
+
+
+def _places(call: native.Call, kept: Kept, first_key: int) -> native.Keep:
+    """Room for the answers of one call."""
+    heads, rows, keys = call.query.shape[-3], call.query.shape[-2], call.key.shape[-2]
+    shape, compute = (call.offset.size, heads, rows), np.float64 if call.dtype == "float64" else np.float32
+    count = 0 if kept.top is None else kept.top[0].shape[-1]
+    return native.Keep(
+        first_key,
+        None if kept.entropy is None else np.empty(shape, compute),
+        None if kept.received is None else np.empty((*shape[:-1], keys), compute),
+        np.empty((*shape, count), np.int64) if count else None,
+        np.empty((*shape, count), compute) if count else None,
+    )
+
+
+def _put(keep: native.Keep, kept: Kept, batch: Any, rows: slice, keys: slice) -> None:
+    """The answers of one call to where they belong."""
+    at = (batch, slice(None), rows)
+    if kept.entropy is not None:
+        kept.entropy[at] = keep.entropy
+    if kept.received is not None and keep.received is not None:
+        kept.received[batch, :, keys] += keep.received
+    if kept.top is not None and keep.keys is not None:
+        kept.top[0][at], kept.top[1][at] = keep.keys, keep.weights
 
 
 def run_state(problem: Problem, plan: Plan) -> Rows:
