@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from qkv.errors import ArgumentError
+
 torch = pytest.importorskip("torch")
 
 from qkv import lens  # noqa: E402
@@ -36,6 +38,9 @@ def test_it_is_asked_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(whole.part(head=3).attention(), DeviceAttention)
     monkeypatch.delenv("QKV_LENS")
     assert not isinstance(whole.attention(), DeviceAttention)
+    monkeypatch.setenv("QKV_LENS", "jax")
+    with pytest.raises(ArgumentError, match="QKV_LENS must be 'torch' or unset, but is 'jax'"):
+        whole.attention()
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from qkv import questions
 from qkv.attention import Contributions, Influence, Survey, Top
 from qkv.contract import canonical
 from qkv.engines.torch_tiles import Tiles
+from qkv.errors import ArgumentError
 from qkv.floats import FLOATS, Array
 from qkv.plan import device_plan
 from qkv.pooled import edges
@@ -24,7 +25,10 @@ __all__ = ["DeviceAttention", "stays"]
 
 def stays(array: Any) -> bool:
     """Whether a tensor is asked where it is: off the CPU, or anywhere with QKV_LENS=torch in the environment."""
-    return is_tensor(array) and (array.device.type != "cpu" or os.environ.get("QKV_LENS") == "torch")
+    asked = os.environ.get("QKV_LENS") or ""
+    if asked not in ("", "torch"):
+        raise ArgumentError(f"QKV_LENS must be 'torch' or unset, but is {asked!r}; unset it to ask arrays on the host")
+    return is_tensor(array) and (array.device.type != "cpu" or asked == "torch")
 
 
 class DeviceAttention:
