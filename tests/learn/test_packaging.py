@@ -33,7 +33,7 @@ def test_what_the_tests_install_asks_no_index_for_the_page() -> None:
     assert not [want for wants in groups.values() for want in wants if "qkv" in str(want)]
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     rules = re.findall(r"^([^\s#:=][^:=\n]*):(?!=)[^\n]*\n((?:\t[^\n]*\n)*)", makefile, re.MULTILINE)
-    installing = {name: recipe for name, recipe in rules if re.search(r"PIP\) install .*(learn|all)\b", recipe)}
+    installing = {name: recipe for name, recipe in rules if re.search(r"PIP\) install .*\b(learn|all)\b", recipe)}
     assert list(installing) == ["learn"]
     own, others = installing["learn"].splitlines()[:2]
     assert "--no-index" in own
