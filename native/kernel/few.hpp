@@ -18,6 +18,7 @@ struct Ahead {
   int64_t at, bytes, stride, rows;
   const char *then;
   int64_t then_bytes, then_stride, then_rows;
+  int pace;  // lines that a step of a product asks for
 };
 
 // Memory is the limit here, and idle while scores are computed; so what the next block will read is asked for line by line
@@ -38,8 +39,15 @@ QKV_INLINE void strips(int64_t depth, const T *a, int64_t step_a, const char *b,
                        int64_t step_c, bool onto, Ahead &next) {
   constexpr int64_t lanes = N * Real<T>::width;
   for (; columns >= lanes; columns -= lanes, b += lanes * Source::size, c += lanes)
-    product_strip<T, Source, M, N>(depth, a, step_a, b, step_b, c, step_c, onto, [&] { fetch_ahead(next, N > 2 ? 1 : 1); });
+    product_strip<T, Source, M, N>(depth, a, step_a, b, step_b, c, step_c, onto, [&] { fetch_ahead(next, next.pace); });
   if constexpr (N > 1) strips<T, Source, M, N / 2>(depth, a, step_a, b, step_b, columns, c, step_c, onto, next);
+}
+
+// Lines a step, so that a product of so many rows and columns asks for so many in all.
+template <class T> QKV_INLINE int few_pace(int64_t rows, int64_t columns, int64_t lines, int64_t depth) {
+  const int64_t strip = (rows == 1 ? 8 : rows == 2 ? 4 : 2) * Real<T>::width;
+  const int64_t steps = (rows + 5) / 6 * ((columns + strip - 1) / strip) * depth;
+  return int(steps > 0 ? (lines + steps - 1) / steps : 1);
 }
 
 template <class T, class Source>
@@ -103,6 +111,7 @@ template <class T, class Source> void few_scores(Work<T> &w, int64_t begin, int6
       }
     }
     const int64_t keys = (least(end - j, lanes) + width - 1) / width * width;
+    next.pace = few_pace<T>(w.few, keys, D * size * keys / 64 * 3 / 4, w.few_depth);
     few_product<T, Plain<T>>(w.few, w.few_depth, w.few_query, w.few_depth, (const char *)w.few_key, lanes * sizeof(T), keys,
                              w.few_score + j, w.few_step, false, next);
   }
@@ -118,6 +127,7 @@ template <class T, class Source> void few_mix(Work<T> &w, int64_t begin, int64_t
     const int64_t keys = least(together, end - j);
     const char *const value = base + j * stride;
     const T *const weight = w.few_score + j;
+    next.pace = few_pace<T>(w.few, whole, E * Source::size * keys / 64, keys);
     few_product<T, Source>(w.few, keys, weight, w.few_step, value, stride, whole, w.few_next, E, j > begin, next);
     if (whole < E) few_rest<T, Source>(w.few, keys, weight, w.few_step, value, stride, whole, E, w.few_next, E, j > begin);
   }
@@ -194,7 +204,7 @@ template <class T> bool visit_few(Work<T> &w) {
   }
   const int64_t size = element_size(call->key.dtype), block = call->block;
   Ahead next = {w.key_row(w.first + p.begin) + block * call->key.stride[1], 0, call->D * size, call->key.stride[1], block,
-                w.value_row(w.first + p.begin) + block * call->value.stride[1], call->E * size, call->value.stride[1], block};
+                w.value_row(w.first + p.begin) + block * call->value.stride[1], call->E * size, call->value.stride[1], block, 1};
   with_element<T>(call->key.dtype, [&](auto source) { few_scores<T, decltype(source)>(w, p.begin, p.end, next); });
 
   T max[kFewRows<T>] = {}, sum[kFewRows<T>] = {}, alpha[kFewRows<T>] = {};

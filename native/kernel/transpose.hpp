@@ -12,6 +12,18 @@ template <class T, int H> QKV_INLINE Vec<T> interleave(Vec<T> a, Vec<T> b) {
   return __builtin_shuffle(a, b, order);
 }
 
+#if defined(__AVX512F__)
+// Two halves as one vector. The plain cast of a half leaves the rest undefined, and GCC warns of its own header there.
+QKV_INLINE __m512 side_by_side(__m256 low, __m256 high) {
+#if __has_builtin(__builtin_shufflevector)  // GCC has it from 12 on
+  typedef float Half __attribute__((vector_size(32)));
+  return (__m512)__builtin_shufflevector((Half)low, (Half)high, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+#else
+  return _mm512_maskz_insertf32x8(0xffff, _mm512_zextps256_ps512(low), high, 1);
+#endif
+}
+#endif
+
 // to[d][lane] = row[lane][d] for as many d as a row has lanes; `step` numbers from one d to the next. Interleaving the
 // first half of the rows with the second, once for each bit of the row's number, is a transpose.
 template <class T, class Source> QKV_INLINE void transpose(const char *const *row, int64_t at, T *to, int64_t step) {
@@ -41,6 +53,40 @@ template <class T, class Source> QKV_INLINE void transpose(const char *const *ro
       store<T>(to + (c + 1) * step, (Vec<T>)_mm256_shuffle_ps(a, e, 0xee));
       store<T>(to + (c + 2) * step, (Vec<T>)_mm256_shuffle_ps(b, f, 0x44));
       store<T>(to + (c + 3) * step, (Vec<T>)_mm256_shuffle_ps(b, f, 0xee));
+    }
+    return;
+  }
+#endif
+#if defined(__AVX512F__) && QKV_VECTOR_BYTES == 64
+  if constexpr (sizeof(T) == 4) {
+    // Rows i, i + 4, i + 8 and i + 12 share a vector, a quarter each, so that nothing has to leave its quarter.
+#pragma GCC unroll 4
+    for (int c = 0; c < 16; c += 4) {
+      __m512 x[4];
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) {
+        const char *const p = row[i] + at + c * Source::size, *const q = row[i + 4] + at + c * Source::size;
+        const char *const r = row[i + 8] + at + c * Source::size, *const s = row[i + 12] + at + c * Source::size;
+        if constexpr (Source::size == 4) {
+          const __m256 low = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps((const float *)p)), _mm_loadu_ps((const float *)q), 1);
+          const __m256 high = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps((const float *)r)), _mm_loadu_ps((const float *)s), 1);
+          x[i] = side_by_side(low, high);
+        } else {
+          const __m128i low = _mm_unpacklo_epi64(_mm_loadl_epi64((const __m128i *)p), _mm_loadl_epi64((const __m128i *)q));
+          const __m128i high = _mm_unpacklo_epi64(_mm_loadl_epi64((const __m128i *)r), _mm_loadl_epi64((const __m128i *)s));
+          const __m256i both = _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
+          if constexpr (Source::dtype == QKV_F16)
+            x[i] = _mm512_maskz_cvtph_ps(0xffff, both);
+          else
+            x[i] = (__m512)((IVec<T>)_mm512_maskz_cvtepu16_epi32(0xffff, both) << 16);
+        }
+      }
+      const __m512 a = _mm512_maskz_unpacklo_ps(0xffff, x[0], x[1]), b = _mm512_maskz_unpackhi_ps(0xffff, x[0], x[1]);
+      const __m512 e = _mm512_maskz_unpacklo_ps(0xffff, x[2], x[3]), f = _mm512_maskz_unpackhi_ps(0xffff, x[2], x[3]);
+      store<T>(to + (c + 0) * step, (Vec<T>)_mm512_maskz_shuffle_ps(0xffff, a, e, 0x44));
+      store<T>(to + (c + 1) * step, (Vec<T>)_mm512_maskz_shuffle_ps(0xffff, a, e, 0xee));
+      store<T>(to + (c + 2) * step, (Vec<T>)_mm512_maskz_shuffle_ps(0xffff, b, f, 0x44));
+      store<T>(to + (c + 3) * step, (Vec<T>)_mm512_maskz_shuffle_ps(0xffff, b, f, 0xee));
     }
     return;
   }
