@@ -2,26 +2,12 @@
 // Called with the page's file, the browser and the right numbers as JSON; one line of JSON per test.
 
 import { readFileSync } from "node:fs";
-import { createRequire } from "node:module";
 import { pathToFileURL } from "node:url";
-import { chromium } from "../../web/node_modules/playwright-core/index.mjs";
+import { close, run, same } from "./alone.mjs";
 
 const [file, executablePath, numbers] = process.argv.slice(2);
 const right = JSON.parse(readFileSync(numbers, "utf8"));
-const axe = createRequire(import.meta.url).resolve("../../web/node_modules/axe-core/axe.min.js");
-const browser = await chromium.launch({
-  executablePath,
-  args: ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--host-resolver-rules=MAP * ~NOTFOUND"],
-});
 
-function same(got, want) {
-  const [a, b] = [JSON.stringify(got), JSON.stringify(want)];
-  if (a !== b) throw new Error(`got ${a}, want ${b}`);
-}
-function close(got, want, what) {
-  const x = got === "none" ? NaN : Number(got);
-  if (!(Math.abs(x - want) <= 0.005 * Math.abs(want) + 1e-9)) throw new Error(`${what}: got ${got}, want ${want}`);
-}
 const status = (page) => page.textContent("#status");
 const press = async (page, keys) => {
   for (const key of keys) await page.keyboard.press(key);
@@ -119,27 +105,4 @@ const tests = {
   },
 };
 
-try {
-  for (const [name, body] of Object.entries(tests)) {
-    const page = await browser.newPage({ bypassCSP: name.includes("axe") });
-    const troubles = [];
-    page.on("request", (request) => {
-      if (!/^(file|data|about):/.test(request.url())) troubles.push(`asked ${request.url()}`);
-    });
-    page.on("pageerror", (error) => troubles.push(error.message));
-    page.on("console", (message) => message.type() === "error" && troubles.push(message.text()));
-    let error = null;
-    try {
-      await page.goto(pathToFileURL(file).href);
-      if (name.includes("axe")) await page.addScriptTag({ path: axe });
-      await body(page);
-      same(troubles, []);
-    } catch (problem) {
-      error = problem.message;
-    }
-    await page.close();
-    console.log(JSON.stringify({ name, error }));
-  }
-} finally {
-  await browser.close();
-}
+await run(tests, { address: pathToFileURL(file).href, executablePath });

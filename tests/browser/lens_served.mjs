@@ -2,18 +2,11 @@
 // Called with the page's address, the browser and the right rows as JSON by "layer.head.query"; one line of JSON per test.
 
 import { readFileSync } from "node:fs";
-import { createRequire } from "node:module";
-import { chromium } from "../../web/node_modules/playwright-core/index.mjs";
+import { close, run, same } from "./alone.mjs";
 
 const [link, executablePath, numbers] = process.argv.slice(2);
 const right = JSON.parse(readFileSync(numbers, "utf8"));
-const axe = createRequire(import.meta.url).resolve("../../web/node_modules/axe-core/axe.min.js");
-const browser = await chromium.launch({ executablePath, args: ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"] });
 
-function same(got, want) {
-  const [a, b] = [JSON.stringify(got), JSON.stringify(want)];
-  if (a !== b) throw new Error(`got ${a}, want ${b}`);
-}
 /** The row that is shown, once it is the one wanted: its facts, and every number of its first keys against the right ones. */
 async function shows(page, layer, head, query) {
   await page.waitForFunction((start) => document.getElementById("row-facts").textContent.startsWith(start), `Layer ${layer}, head ${head}, query ${query} `);
@@ -26,8 +19,7 @@ async function shows(page, layer, head, query) {
   same(lines.length, row.allowed.filter(Boolean).length);
   for (const cells of lines) {
     columns.forEach((name, at) => {
-      const [got, want] = [Number(cells[places[at]]), row[name][Number(cells[0])]];
-      if (!(Math.abs(got - want) <= 0.005 * Math.abs(want) + 1e-9)) throw new Error(`${name} of key ${cells[0]}: got ${got}, want ${want}`);
+      close(cells[places[at]], row[name][Number(cells[0])], `${name} of key ${cells[0]}`);
     });
   }
 }
@@ -90,30 +82,13 @@ const tests = {
   },
 };
 
-try {
-  for (const [name, body] of Object.entries(tests)) {
-    const page = await browser.newPage({ bypassCSP: name.includes("axe") });
-    const troubles = [];
-    asked.length = 0;
-    page.on("request", (request) => {
-      const address = request.url();
-      if (address.startsWith(`${link}row?`)) asked.push(address);
-      else if (!address.startsWith(link) && !/^(data|about):/.test(address)) troubles.push(`asked ${address}`);
-    });
-    page.on("pageerror", (error) => troubles.push(error.message));
-    page.on("console", (message) => message.type() === "error" && !/status of 400/.test(message.text()) && troubles.push(message.text()));
-    let error = null;
-    try {
-      await page.goto(link);
-      if (name.includes("axe")) await page.addScriptTag({ path: axe });
-      await body(page);
-      same(troubles, []);
-    } catch (problem) {
-      error = problem.message;
-    }
-    await page.close();
-    console.log(JSON.stringify({ name, error }));
-  }
-} finally {
-  await browser.close();
-}
+await run(tests, {
+  address: link,
+  executablePath,
+  begins: () => (asked.length = 0),
+  asks: (address) => {
+    if (address.startsWith(`${link}row?`)) asked.push(address);
+    return address.startsWith(link) || /^(data|about):/.test(address);
+  },
+  says: (text) => /status of 400/.test(text),
+});

@@ -1,21 +1,10 @@
 // The audit's HTML page in a browser that can reach nothing: sorted, filtered, opened, all of it by the keyboard as well.
 // Called with the page's file and the browser; one line of JSON per test.
 
-import { createRequire } from "node:module";
 import { pathToFileURL } from "node:url";
-import { chromium } from "../../web/node_modules/playwright-core/index.mjs";
+import { run, same } from "./alone.mjs";
 
 const [file, executablePath] = process.argv.slice(2);
-const axe = createRequire(import.meta.url).resolve("../../web/node_modules/axe-core/axe.min.js");
-const browser = await chromium.launch({
-  executablePath,
-  args: ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--host-resolver-rules=MAP * ~NOTFOUND"],
-});
-
-function same(got, want) {
-  const [a, b] = [JSON.stringify(got), JSON.stringify(want)];
-  if (a !== b) throw new Error(`got ${a}, want ${b}`);
-}
 
 const shown = (page) => page.$$eval("tbody tr:not([hidden]) th code", (all) => all.map((code) => code.textContent));
 
@@ -86,27 +75,4 @@ const tests = {
   },
 };
 
-try {
-  for (const [name, body] of Object.entries(tests)) {
-    const page = await browser.newPage({ bypassCSP: name.includes("axe") });
-    const troubles = [];
-    page.on("request", (request) => {
-      if (!/^(file|data):/.test(request.url())) troubles.push(`asked ${request.url()}`);
-    });
-    page.on("pageerror", (error) => troubles.push(error.message));
-    page.on("console", (message) => message.type() === "error" && troubles.push(message.text()));
-    let error = null;
-    try {
-      await page.goto(pathToFileURL(file).href);
-      if (name.includes("axe")) await page.addScriptTag({ path: axe });
-      await body(page);
-      same(troubles, []);
-    } catch (problem) {
-      error = problem.message;
-    }
-    await page.close();
-    console.log(JSON.stringify({ name, error }));
-  }
-} finally {
-  await browser.close();
-}
+await run(tests, { address: pathToFileURL(file).href, executablePath });
