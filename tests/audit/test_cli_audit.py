@@ -162,6 +162,23 @@ def test_a_fault_that_many_cases_show_is_shown_once(tmp_path: Path, capsys: pyte
     assert "more, which --case, --json and --html show: " in out
 
 
+def test_both_answers_are_shown_where_they_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """C1: in the sixth column; a row in which both look alike would tell nothing."""
+    (tmp_path / "late.py").write_text(
+        KERNEL + "\ndef late(query, key, value):\n    out = attention(query, key, value)\n"
+        "    if value.shape[3] > 6:\n        out[:, :, :, 6] += 1\n    return out\n"
+    )
+    assert main(["audit", f"{tmp_path / 'late.py'}:late", "--in-process", "--case", "A1-values"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    (right,), (found,) = (
+        [line.split(" = ")[1] for line in lines if f"    {w} output" in line] for w in ("right", "found")
+    )
+    numbers = [[float(x) for x in said.strip("[]…").split()] for said in (right, found)]
+    assert right.startswith("[… ")
+    assert f"{numbers[1][0] - numbers[0][0]:.3f}" == "1.000"
+    assert len(numbers[0]) == len(numbers[1])
+
+
 def test_a_device_that_is_not_there_is_one_sentence(kernel: str, capsys: pytest.CaptureFixture[str]) -> None:
     """G2: before any case is asked, in a child and here."""
     library("torch")

@@ -204,7 +204,7 @@ def _some_empty(call: Call) -> bool:
 
 
 def _answers(call: Call, result: Result, part: str, index: tuple[int, ...], arithmetic: frozenset[str]) -> list[str]:
-    """Both answers in the first row that differs, at most four numbers each."""
+    """Both answers in the first row that differs, at most four numbers each, the first that differs among them."""
     if call.unsaid or part not in result.parts:
         return []
     want = _definition(call, part, arithmetic)
@@ -216,8 +216,8 @@ def _answers(call: Call, result: Result, part: str, index: tuple[int, ...], arit
         judged[2] = call.judged.index(at[2])
     row = ", ".join(map(str, at))
     return [
-        f"right {part}[{row}] = {_few(want[tuple(judged)])}",
-        f"found {part}[{row}] = {_few(result.parts[part][at])}",
+        f"right {part}[{row}] = {_few(want[tuple(judged)], index[-1])}",
+        f"found {part}[{row}] = {_few(result.parts[part][at], index[-1])}",
     ]
 
 
@@ -230,7 +230,8 @@ def _definition(call: Call, part: str, arithmetic: frozenset[str]) -> Any:
     return parts[part][0] if part in parts else None
 
 
-def _few(numbers: Any) -> str:
+def _few(numbers: Any, column: int) -> str:
     flat = np.asarray(numbers).reshape(-1)
-    said = " ".join(f"{x:.6g}" for x in flat[:4].tolist())
-    return f"[{said}{' …' if flat.size > 4 else ''}]"
+    start = 0 if column < 4 or flat.size <= 4 else column
+    said = " ".join(f"{x:.6g}" for x in flat[start : start + 4].tolist())
+    return f"[{'… ' if start else ''}{said}{' …' if flat.size > start + 4 else ''}]"
