@@ -23,6 +23,10 @@ typedef struct qkv_answers {
   int64_t count, first_key;
   int64_t *top_key;
   void *top_weight;
+  // Scores, (N, H, L, S), and 1 where a pair is allowed; only those of allowed pairs are written. base and whole may then be
+  // null, if nothing else is asked.
+  void *score;
+  uint8_t *reach;
   // Keys that share one pass over the rows where `received` is asked for.
   int64_t run;
 } qkv_answers;

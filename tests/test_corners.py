@@ -172,7 +172,7 @@ def test_g2_numbers_of_keys_have_a_limit() -> None:
 def test_a_narrow_mask_with_a_distant_part_is_asked_about_few_keys(engine: str) -> None:
     """Memory and time of a question follow the keys a row reads, not how far apart they stand."""
     from qkv.attention import Attention
-    from qkv.questions import weight_rows
+    from qkv.weights import weight_rows
 
     x = np.zeros((1, 4096, 2), F)
     a: Attention = attention(x, x, x, mask=causal() & (window(20, 0) | first(3)))

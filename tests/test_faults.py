@@ -203,7 +203,7 @@ def _count_of_first_tile(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _wide_tails(monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights of float32 scores renormalised once too little: the sink is forgotten."""
-    from qkv.questions import Weights
+    from qkv.weights import Weights
 
     monkeypatch.setattr(Weights, "weight", property(lambda self: self.mass / np.maximum(self.total, 1)[..., None]))
 
@@ -318,7 +318,8 @@ def test_a_property_test_is_seen_failing(
 ) -> None:
     monkeypatch.setenv("QKV_ENGINE", "numpy")
     inner, asks = test.hypothesis.inner_test, test.hypothesis._given_kwargs
-    fixtures = {"engine": "numpy"} if "engine" in inner.__code__.co_varnames[: inner.__code__.co_argcount] else {}
+    named = inner.__code__.co_varnames[: inner.__code__.co_argcount]
+    fixtures = {name: value for name, value in (("engine", "numpy"), ("keep", ())) if name in named}
 
     @_HUNT
     @given(**asks)

@@ -40,6 +40,7 @@ LAYERS = {
     "a cache as argument": ("held",),
     "contract": ("contract", "plan"),
     "engines": ("engines",),
+    "rows of weights": ("weights",),
     "behind the door": ("diagnose", "questions", "bounds", "recipes"),
     "answers of a picture's size": ("pooled", "answers"),
     "front door": ("attention", "partial", "explain", "info", "gradient"),
@@ -340,6 +341,7 @@ def test_one_definition():
         "engines.numpy_backward",
         "engines.gradients",
         "engines.torch_tiles",
+        "weights",
         "questions",
         "bounds",
     }
@@ -380,6 +382,7 @@ def numbers(source: ast.Module) -> Iterator[int]:
 #: Where tiles are walked, or could be.
 WALKERS = (
     "engines",
+    "weights",
     "questions",
     "diagnose",
     "attention",

@@ -38,6 +38,7 @@ template <class T> void open_inquiry(Work<T> &w, const Inquiry<T> &q, int64_t n,
   const int64_t row0 = q.session.row_begin(n, t);
   open_tile(w, n, h, row0, q.session.row_end(n, t) - row0, floor, limit);
   w.g = h / (call->H / call->G), w.few = 0;
+  if (!q.ask->base) return;
   const Panel &last = w.panel[w.panels - 1];
   for (int64_t i = 0; i < last.lane + last.vectors * Real<T>::width; ++i) {
     const int64_t at = (n * call->H + h) * call->L + row0 + w.lane[i].row;
@@ -118,7 +119,19 @@ template <class T, int N> void add_top(Work<T> &w, const Panel &p, bool masked, 
   }
 }
 
-// Rows of a tile of one head: entropy and largest weights.
+// The panel's scores to where each row's are.
+template <class T, int N> void put_scores(const Work<T> &w, const Panel &p, bool masked, const qkv_answers *ask, int64_t h) {
+  constexpr int W = N * Real<T>::width;
+  for (int i = 0; i < W && p.lane + i < w.rows; ++i) {
+    const int64_t at = ((w.n * w.call->H + h) * w.call->L + w.row0 + p.lane + i) * w.call->S + w.first;
+    T *const score = (T *)ask->score + at;
+    uint8_t *const reach = ask->reach + at;
+    for (int64_t j = p.begin; j < p.end; ++j)
+      if (!masked || w.mask[j * W + i]) score[j] = w.score[j * W + i], reach[j] = 1;
+  }
+}
+
+// Rows of a tile of one head: entropy, largest weights and scores.
 template <class T> void inquire_rows(Work<T> &w, Inquiry<T> &q, Notes<T> &notes, int worker, int64_t task) {
   Session<T> &s = q.session;
   qkv_answers *ask = q.ask;
@@ -151,6 +164,7 @@ template <class T> void inquire_rows(Work<T> &w, Inquiry<T> &q, Notes<T> &notes,
         if (!score_panel<T, N>(w, p, masked, top)) return;
         if (ask->entropy) add_entropy<T, N>(w, p, notes);
         if (ask->top_key) add_top<T, N>(w, p, masked, notes, count);
+        if (ask->score) put_scores<T, N>(w, p, masked, ask, h);
       });
     }
   }
@@ -255,7 +269,7 @@ template <class T> int inquire_in(Inquiry<T> &q) {
   if (over || measure.overflow) return 2;
   s.scratch = (char *)qkv_allocate(size_t(all_bytes));
   if (!s.scratch) return 2;
-  if ((q.ask->entropy || q.ask->top_key) && inquire_drive(q, row_tasks, false)) return 1;
+  if ((q.ask->entropy || q.ask->top_key || q.ask->score) && inquire_drive(q, row_tasks, false)) return 1;
   if (q.ask->received && inquire_drive(q, key_tasks, true)) return 1;
   return 0;
 }

@@ -102,7 +102,7 @@ class Cache:
         self._lengths: Ints = np.zeros((), np.int64)
         self._firsts: Ints = self._lengths
         self._before: Ints = self._lengths
-        self._longest, self._oldest = 0, 0
+        self._longest, self._oldest, self._even = 0, 0, False
         self._appended = 0
 
     def __len__(self) -> int:
@@ -196,7 +196,9 @@ class Cache:
                 f"key and value must have the cache's dtype {self._dtype}, but have {dtype}; convert them first"
             )
         new_tokens = int(k.shape[-2])
-        counts = self._counts("lengths", lengths, k.shape[:-3], new_tokens, new_tokens)
+        counts = None
+        if lengths is not None or not self._even:
+            counts = self._counts("lengths", lengths, k.shape[:-3], new_tokens, new_tokens)
         k, v = (self._kept(x, name, dtype) for x, name in ((k, "key"), (v, "value")))
         if self._held is None:
             self._start(k, v, dtype, kind)
@@ -204,6 +206,12 @@ class Cache:
         self._forget()
         sequences = self._lengths.size
         k, v = (x.reshape(sequences, self._groups, *x.shape[-2:]) for x in (k, v))
+        if counts is None:  # every step of decoding
+            assert isinstance(self._held, Growing)
+            self._held.write_evenly(k, v, self._longest)
+            self._before, self._lengths, self._appended = self._lengths, self._lengths + new_tokens, new_tokens
+            self._longest += new_tokens
+            return self
         self._held.write(k, v, self.flat_lengths(), counts.reshape(-1))
         self._before, self._lengths, self._appended = self._lengths, self._lengths + counts, new_tokens
         self._measure()
@@ -371,6 +379,10 @@ class Cache:
     def _measure(self) -> None:
         self._longest = int(self._lengths.max()) if self._lengths.size else 0
         self._oldest = int(self._firsts.min()) if self._firsts.size else 0
+        # All of one length in one block: then a step appends to all alike.
+        self._even = (
+            self._lengths.size > 0 and type(self._held) is Growing and bool((self._lengths == self._longest).all())
+        )
 
     def _kept(self, array: Array, name: str, dtype: str) -> Array:
         """The numbers as they are kept."""

@@ -39,16 +39,22 @@ class Growing:
         """The first counts[n] of T new rows, (N, G, T, width), behind the lengths[n] keys of sequence n."""
         if not lengths.size:
             return
-        self._grow(int((lengths + counts).max()), int(lengths.max()))
         if (lengths == lengths[0]).all() and (counts == counts[0]).all():
-            at, many = int(lengths[0]), int(counts[0])
-            self.key[..., at : at + many, :] = key[..., :many, :]
-            self.value[..., at : at + many, :] = value[..., :many, :]
+            many = int(counts[0])
+            self.write_evenly(key[..., :many, :], value[..., :many, :], int(lengths[0]))
             return
+        self._grow(int((lengths + counts).max()), int(lengths.max()))
         for n in range(lengths.size):
             at, many = int(lengths[n]), int(counts[n])
             self.key[n][..., at : at + many, :] = key[n][..., :many, :]
             self.value[n][..., at : at + many, :] = value[n][..., :many, :]
+
+    def write_evenly(self, key: Array, value: Array, at: int) -> None:
+        """T new rows, (N, G, T, width), behind the `at` keys of every sequence."""
+        many = int(key.shape[-2])
+        self._grow(at + many, at)
+        self.key[..., at : at + many, :] = key
+        self.value[..., at : at + many, :] = value
 
     def trim(self, lengths: Ints) -> None:
         """Nothing to do: what lies behind a length is written over."""

@@ -11,8 +11,9 @@ from .engines import native_answers
 from .floats import Array
 from .plan import Plan
 from .problem import Problem
-from .questions import Weights, survey_states, weight_rows
+from .questions import survey_states
 from .ranges import Ints
+from .weights import Weights, weight_rows
 
 __all__ = ["Sums", "edges", "pooled", "survey"]
 

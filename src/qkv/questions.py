@@ -5,7 +5,7 @@ Everything here comes from one generator of weight rows; formulas stand in the d
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,111 +14,24 @@ import numpy.typing as npt
 
 from .algebra import Mask
 from .engines import native_answers
-from .engines.numpy_tiles import finite_block, score_block, tensor_block, tile_queries
-from .floats import Array
+from .floats import Array, widen
 from .frame import Frame
-from .plan import LISTED_KEYS, PAIRS_AT_ONCE, Block, Plan, Tile
+from .plan import LISTED_KEYS, Plan
 from .problem import Problem
-from .state import NONFINITE, OVERFLOW
+from .weights import weight_rows
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, eq=False)
-class Weights:
-    """Weights of one tile's rows over the keys that its blocks hold; all other keys have weight 0.
-
-    Attributes:
-        keys: the C keys, ascending.
-        score: -inf where a pair is not allowed; mass: exp(score - max); reach: allowed pairs; (H, R, C) each.
-        total: sum of mass over keys, (H, R). sink: the sink's mass, (H, R), 0 without a sink.
-        wrong: rows that have no right finite answer, (H, R); their mass is NaN where a pair is allowed.
-    """
-
-    tile: Tile
-    keys: Ints
-    score: Array
-    mass: Array
-    reach: Bools
-    total: Array
-    sink: Array
-    wrong: Bools
-
-    @property
-    def weight(self) -> Array:
-        """(H, R, C): mass over the whole, the sink included; rows add up to 1 minus the sink's share."""
-        whole = self.total + self.sink
-        out: Array = np.where(self.reach, self.mass / np.where(whole == 0, 1, whole)[..., None], 0)
-        return out
-
-    @property
-    def share(self) -> Array:
-        """(H, R, C): weights renormalised over the keys, however small beside the sink (C4)."""
-        top = self.score.max(axis=-1, initial=-np.inf, keepdims=True)
-        mass = np.where(np.isnan(self.mass), self.mass, np.exp(self.score - np.where(np.isfinite(top), top, 0)))
-        whole = mass.sum(axis=-1, keepdims=True)
-        out: Array = np.where(self.reach, mass / np.where(whole == 0, 1, whole), 0)
-        return out
-
-
-def weight_rows(problem: Problem, plan: Plan, rows: Iterable[int] | None = None) -> Iterator[Weights]:
-    """Weights of all rows in order, or of the rows asked (in every batch), a tile at a time."""
-    for tile in plan.tiles(problem):
-        wanted = range(tile.start, tile.stop) if rows is None else [i for i in rows if tile.start <= i < tile.stop]
-        for start, stop in _runs(wanted):
-            held = sum(
-                block.hi - block.lo for block in plan.blocks(problem, Tile(tile.batch, start, stop, tile.origin))
-            )
-            span = max(min(PAIRS_AT_ONCE // max(problem.heads * held, 1), stop - start), 1)
-            for low in range(start, stop, span):
-                yield _weights(problem, plan, Tile(tile.batch, low, min(low + span, stop), tile.origin))
-
-
-def _runs(rows: Any) -> Iterator[tuple[int, int]]:
-    """Consecutive numbers as (start, stop)."""
-    ordered = sorted(set(rows))
-    start = 0
-    for at in range(1, len(ordered) + 1):
-        if at == len(ordered) or ordered[at] != ordered[at - 1] + 1:
-            yield ordered[start], ordered[at - 1] + 1
-            start = at
-
-
-def _weights(problem: Problem, plan: Plan, tile: Tile) -> Weights:
-    blocks = plan.blocks(problem, tile)
-    keys = np.concatenate([np.arange(block.lo, block.hi) for block in blocks] or [np.zeros(0, np.int64)])
-    shape = (problem.heads, tile.stop - tile.start, keys.size)
-    dtype = problem.dtype.compute
-    score, reach, status = np.full(shape, -np.inf, dtype), np.zeros(shape, np.bool_), np.zeros(shape[:2], np.uint8)
-    with np.errstate(all="ignore"):
-        queries = tile_queries(problem, tile)
-        at = 0
-        for block in blocks:
-            _, value_bad = finite_block(problem, problem.value, tile.batch, block)
-            seen = score_block(problem, queries, block, value_bad)
-            cols = slice(at, at + block.hi - block.lo)
-            score[..., cols], reach[..., cols] = seen.score, seen.reach
-            status |= seen.status
-            at = cols.stop
-        logit = (
-            np.full((problem.heads, 1), -np.inf, dtype) if problem.sink is None else problem.sink.astype(dtype)[:, None]
-        )
-        top = np.maximum(score.max(axis=-1, initial=-np.inf), logit)
-        shift = np.where(np.isfinite(top), top, 0)
-        mass = np.exp(score - shift[..., None])
-        wrong = ((status & (NONFINITE | OVERFLOW)) != 0) | (reach.any(axis=-1) & np.isneginf(score).all(axis=-1))
-        if problem.lost is not None:
-            wrong = wrong | problem.lost[tile.batch, :, tile.start : tile.stop]
-        if wrong.any():
-            mass = np.where(wrong[..., None] & reach, dtype.type(np.nan), mass)
-        return Weights(tile, keys, score, mass, reach, mass.sum(axis=-1, dtype=dtype), np.exp(logit - shift), wrong)
 
 
 def chosen_weights(
     problem: Problem, plan: Plan, rows: Ints, heads: Ints, keys: Ints | None, *, scores: bool = False
 ) -> Array:
     """(N, heads, rows, keys) for the rows asked; `scores`: scores instead, -inf where a pair is not allowed."""
+    if 0 < heads.size < problem.heads:
+        one = np.zeros(1, np.int64)
+        parts = [chosen_weights(of_head(problem, h), plan, rows, one, keys, scores=scores) for h in heads.tolist()]
+        return np.concatenate(parts, axis=1)
     cols = problem.keys if keys is None else keys.size
     nothing = -np.inf if scores else 0
     out = np.full((problem.batches, heads.size, rows.size, cols), nothing, problem.dtype.compute)
@@ -292,7 +205,7 @@ def of_head(problem: Problem, head: int) -> Problem:
         bias=None if problem.bias is None else problem.bias[..., one, :, :],
         rule=rule,
         lost=None if problem.lost is None else problem.lost[:, one],
-        sums=None,
+        sums=None if problem.sums is None else (problem.sums[0][:, one], problem.sums[1][:, one]),
         kept=None,
     )
 
@@ -320,7 +233,8 @@ def mixed_query(problem: Problem, score: Array, reach: Bools, wrong: Bools) -> O
     weight = np.where(reach, mass / np.where(whole == 0, 1, whole)[..., None], 0)
     output = np.zeros((*shape[:2], problem.value_width))
     for n in range(shape[0]):
-        output[n] = mix(weight[n], values(problem, n))
+        for heads, value in _groups(problem, n):
+            output[n, heads] = mix(weight[n, heads], value)
     return OneQuery(score, mass, weight, reach, logit, sink, output)
 
 
@@ -333,10 +247,18 @@ def softmax_mass(score: Array, logit: Array) -> tuple[Array, Array]:
     return mass, sink
 
 
-def values(problem: Problem, n: int) -> Array:
+def values(problem: Problem, n: int, groups: slice = slice(None)) -> Array:
     """Values of batch n, (G, S, E) in float64, with non-finite numbers as 0 (rows that read them are NaN already)."""
-    array = tensor_block(problem, problem.value, n, Block(0, problem.keys, False)).astype(np.float64)
-    return np.where(np.isfinite(array), array, 0)
+    array = np.ascontiguousarray(widen(problem.value[problem.at(n)][groups], problem.dtype.name))
+    finite = np.isfinite(array)
+    wide: Array = array.astype(np.float64)
+    return wide if finite.all() else np.where(finite, wide, 0)
+
+
+def _groups(problem: Problem, n: int) -> Iterator[tuple[slice, Array]]:
+    """(heads, their values (1, S, E)) group by group: the float64 of all at once would not stay near the processor."""
+    for g in range(problem.groups):
+        yield slice(g * problem.sharing, (g + 1) * problem.sharing), values(problem, n, slice(g, g + 1))
 
 
 def mix(weight: Array, value: Array) -> Array:
@@ -359,19 +281,33 @@ def scaled(x: Array) -> tuple[Array, Ints]:
     return np.ldexp(x, -exponent), exponent[..., 0]
 
 
+def _even(problem: Problem, x: Array) -> tuple[Array, Ints]:
+    """`scaled`, where the type has numbers whose squares leave float64."""
+    if problem.dtype.name == "float64":
+        return scaled(x)
+    return x, np.zeros(x.shape[:-1], np.int64)
+
+
 def contributions(problem: Problem, one: OneQuery) -> tuple[Array, Array]:
     """(norm ‖α_j v_j‖, share α_j v_j·o / ‖o‖²) of every key, (N, H, S) each."""
     norm, share = np.zeros_like(one.weight), np.zeros_like(one.weight)
     with np.errstate(all="ignore"):
         for n in range(problem.batches):
-            value, v_exponent = scaled(np.repeat(values(problem, n), problem.sharing, axis=0))
-            output, o_exponent = scaled(one.output[n])
-            norm[n] = np.ldexp(one.weight[n] * np.linalg.norm(value, axis=-1), v_exponent)
-            along = np.einsum("hse,he->hs", value, output)
-            size = np.einsum("he,he->h", output, output)[:, None]
-            part = np.ldexp(one.weight[n] * along / size, v_exponent - o_exponent[:, None])
-            share[n] = np.where(size > 0, part, np.nan)
+            for heads, plain in _groups(problem, n):
+                value, v_exponent = _even(problem, plain[0])
+                output, o_exponent = _even(problem, one.output[n, heads])
+                weight, size = one.weight[n, heads], _squares(output)[:, None]
+                norm[n, heads] = np.ldexp(weight * np.sqrt(_squares(value)), v_exponent)
+                # The heads of a group read the same values.
+                along = np.matmul(value, output.T).T
+                part = np.ldexp(weight * along / size, v_exponent - o_exponent[:, None])
+                share[n, heads] = np.where(size > 0, part, np.nan)
     return norm, share
+
+
+def _squares(x: Array) -> Array:
+    out: Array = np.einsum("...e,...e->...", x, x)
+    return out
 
 
 def influence(problem: Problem, one: OneQuery) -> tuple[Array, Bools, Any]:
@@ -380,10 +316,14 @@ def influence(problem: Problem, one: OneQuery) -> tuple[Array, Bools, Any]:
     sole = one.reach & (one.reach.sum(axis=-1, keepdims=True) == 1)
     with np.errstate(all="ignore"):
         for n in range(problem.batches):
-            output, o_exponent = scaled(one.output[n] / 2)
-            change, c_exponent = scaled(half_changes(problem, one, n))
-            size = np.linalg.norm(output, axis=-1)[:, None]
-            part = np.ldexp(np.linalg.norm(change, axis=-1) / size, c_exponent - o_exponent[:, None])
+            if problem.dtype.name == "float64":
+                output, o_exponent = scaled(one.output[n] / 2)
+                change, c_exponent = scaled(half_changes(problem, one, n))
+                size = np.sqrt(_squares(output))[:, None]
+                part = np.ldexp(np.sqrt(_squares(change)) / size, c_exponent - o_exponent[:, None])
+            else:
+                size = np.sqrt(_squares(one.output[n]))[:, None]
+                part = _lengths(problem, one, n) / size
             relative[n] = np.where(size > 0, part, np.nan)
 
     def vectors(n: int) -> Array:
@@ -393,25 +333,47 @@ def influence(problem: Problem, one: OneQuery) -> tuple[Array, Bools, Any]:
     return relative, sole, vectors
 
 
+def _odds(one: OneQuery, n: int) -> Array:
+    """α/(1−α) of every key, (H, S), with 1 − α from the other keys and the sink, by sums from both ends: nothing is subtracted."""
+    mass = one.mass[n]
+    before = np.concatenate([np.zeros_like(mass[:, :1]), np.cumsum(mass, axis=-1)[:, :-1]], axis=-1)
+    after = np.concatenate([np.cumsum(mass[:, ::-1], axis=-1)[:, -2::-1], np.zeros_like(mass[:, :1])], axis=-1)
+    others = before + after + one.sink[n][:, None]
+    out: Array = np.where(others > 0, mass / np.where(others > 0, others, 1), 0)
+    return out
+
+
+def _heaviest(one: OneQuery, n: int, heads: int) -> Iterator[tuple[int, int]]:
+    """(head, its heaviest key). It leaves rows in which everything else may have underflowed: those are mixed anew."""
+    for h in range(heads):
+        j = int(one.mass[n, h].argmax()) if one.mass.shape[-1] else -1
+        if j >= 0 and one.reach[n, h, j]:
+            yield h, j
+
+
+def _lengths(problem: Problem, one: OneQuery, n: int) -> Array:
+    """‖o₋ⱼ − o‖ for every key of batch n, (H, S), without the vectors: of narrow types, whose squares float64 holds."""
+    output, out = one.output[n], _odds(one, n)
+    heaviest = dict(_heaviest(one, n, problem.heads))
+    for heads, value in _groups(problem, n):
+        for h in range(heads.start, heads.stop):
+            out[h] *= np.sqrt(_squares(value[0] - output[h]))
+            if h in heaviest:
+                j = heaviest[h]
+                out[h, j] = np.sqrt(_squares(_without(one, n, h, j, value[0]) - output[h]))
+    return out
+
+
 def half_changes(problem: Problem, one: OneQuery, n: int) -> Array:
     """(o₋ⱼ − o) / 2 for every key of batch n, (H, S, E): −α/(1−α) · (v_j − o) / 2, zero for keys the row does not read.
 
     Halves, because the difference of two finite numbers may not be one.
     """
     value, output = np.repeat(values(problem, n), problem.sharing, axis=0) / 2, one.output[n] / 2
-    mass = one.mass[n]
-    # 1 − α from the other keys and the sink, by sums from both ends: nothing is subtracted.
-    before = np.concatenate([np.zeros_like(mass[:, :1]), np.cumsum(mass, axis=-1)[:, :-1]], axis=-1)
-    after = np.concatenate([np.cumsum(mass[:, ::-1], axis=-1)[:, -2::-1], np.zeros_like(mass[:, :1])], axis=-1)
-    others = before + after + one.sink[n][:, None]
     with np.errstate(all="ignore"):
-        ratio = np.where(others > 0, mass / np.where(others > 0, others, 1), 0)
-        change: Array = -ratio[..., None] * (value - output[:, None, :])
-    # The heaviest key leaves rows in which everything else may have underflowed: those are mixed anew.
-    for h in range(problem.heads):
-        j = int(mass[h].argmax()) if mass.shape[-1] else -1
-        if j >= 0 and one.reach[n, h, j]:
-            change[h, j] = _without(one, n, h, j, value[h]) - output[h]
+        change: Array = -_odds(one, n)[..., None] * (value - output[:, None, :])
+    for h, j in _heaviest(one, n, problem.heads):
+        change[h, j] = _without(one, n, h, j, value[h]) - output[h]
     return change
 
 

@@ -177,25 +177,29 @@ def run(call: Call, level_name: str | None = None, output: Array | None = None, 
 
 def answers(
     call: Call,
-    base: Array,
-    whole: Array,
+    base: Array | None,
+    whole: Array | None,
     run: int,
     *,
     first_key: int = 0,
     entropy: Array | None = None,
     received: Array | None = None,
     top: tuple[Array, Array] | None = None,
+    score: tuple[Array, npt.NDArray[np.bool_]] | None = None,
     level_name: str | None = None,
 ) -> None:
     """Questions about the weights exp(score - base) / whole of a call, answered into the arrays given.
 
     Args:
-        base, whole: (N, H, L) in the compute dtype; base finite, whole NaN for a row that has no right answer.
+        base, whole: (N, H, L) in the compute dtype; base finite, whole NaN for a row that has no right answer. None where
+            only scores are asked for.
         run: keys that share one pass over the rows for `received`.
         first_key: added to the keys in `top`.
-        entropy: (N, H, L). received: (N, H, S). top: int64 keys and weights, (N, H, L, count); all contiguous.
+        entropy: (N, H, L). received: (N, H, S). top: int64 keys and weights, (N, H, L, count). score: scores and whether
+            a pair is allowed, (N, H, L, S), written where it is. All contiguous.
     """
     keys, weights = (None, None) if top is None else top
+    scores, reach = (None, None) if score is None else score
     _loaded().answers(
         _index(level_name or level()),
         _arguments(call),
@@ -207,6 +211,8 @@ def answers(
         received,
         keys,
         weights,
+        scores,
+        reach,
     )
 
 

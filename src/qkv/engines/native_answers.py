@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ..floats import Array
-from ..plan import RECEIVED_KEYS, Plan, survey_plan
+from ..plan import RECEIVED_KEYS, Plan, Tile, survey_plan
 from ..problem import Problem
 from . import native
-from .native_call import parts
+from .native_call import of_rows, parts
 
 Ints = npt.NDArray[np.int64]
 
@@ -60,6 +60,21 @@ def top(problem: Problem, plan: Plan, base: Array, whole: Array, count: int) -> 
     if problem.lost is not None:
         weight[problem.lost] = np.nan
     return index, weight
+
+
+def scores(problem: Problem, plan: Plan, tile: Tile, keys: slice) -> tuple[Array, npt.NDArray[np.bool_]]:
+    """(scores, allowed pairs), (H, R, C) each, of a tile's rows and those keys; -inf where a pair is not allowed."""
+    shape = (problem.heads, tile.stop - tile.start, keys.stop - keys.start)
+    score, reach = np.full(shape, -np.inf, problem.dtype.compute), np.zeros(shape, np.bool_)
+    if not score.size:
+        return score, reach
+    for rows, call in of_rows(problem, plan, tile.batch, slice(tile.start, tile.stop), keys):
+        part = (1, problem.heads, rows.stop - rows.start, shape[-1])
+        found = np.full(part, -np.inf, score.dtype), np.zeros(part, np.bool_)
+        native.answers(call, None, None, RECEIVED_KEYS, score=found)
+        at = slice(rows.start - tile.start, rows.stop - tile.start)
+        score[:, at], reach[:, at] = found[0][0], found[1][0]
+    return score, reach
 
 
 def survey(

@@ -149,6 +149,23 @@ def parts(problem: Problem, plan: Plan, want: Want, *, by_batch: bool = False) -
             yield Part(slice(n, n + 1), rows, _call(problem, plan, want, n, rows, full, reach), reach)
 
 
+def of_rows(problem: Problem, plan: Plan, n: int, rows: slice, keys: slice) -> Iterator[tuple[slice, native.Call]]:
+    """(rows, call): those rows of batch n and those keys alone, few enough to hold a rule's answers for all of their pairs."""
+    steps = [rows]
+    if problem.frame.position is not None and problem.slopes is not None:
+        place = problem.frame.position[0, rows]
+        steps = [slice(rows.start + step.start, rows.start + step.stop) for step in _steps(place)]
+    pairs = array_rule(problem)
+    for step in steps:
+        allow = None if pairs is None else pairs[problem.at(n)][..., step, keys]
+        if problem.rule is not None and pairs is None:
+            at = np.arange(step.start, step.stop, dtype=np.int64)
+            cols = np.arange(keys.start, keys.stop, dtype=np.int64) + problem.first_key
+            seen = problem.rule.tile(problem.frame, n, slice(0, problem.heads), at, cols)
+            allow = np.broadcast_to(seen, (problem.heads, at.size, cols.size))
+        yield step, _call(problem, plan, "output", n, step, allow, keys)
+
+
 def whole(problem: Problem, plan: Plan, want: Want = "output", pairs: Array | None = None) -> native.Call:
     """The one call that answers everything; `pairs` is the rule as an array, where there is one."""
     return _call(problem, plan, want, None, slice(0, problem.queries), pairs, slice(0, problem.keys))
