@@ -27,7 +27,7 @@ from .floats import Array
 from .interop import Kind, exchangeable, plain_view, to_numpy, torch_exchange
 from .plan import Plan, threads_by_length
 from .problem import Layout, Problem
-from .ranges import END
+from .ranges import ALL, END
 from .rules import Causal, Window
 
 __all__ = ["Answer", "Recipe", "forget", "known", "remember"]
@@ -326,6 +326,7 @@ def remember(at: Hashable, problem: Problem, plan: Plan, given: Given, arguments
             value=_NOTHING,
             mask=problem.mask if isinstance(given.mask, Mask) else None,
             rule=None,
+            ranges=problem.ranges if cache is None else ALL,
             bias=None,
             sink=None,
         ),
