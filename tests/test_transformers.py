@@ -494,7 +494,7 @@ def test_transformers_that_is_too_old_is_refused(monkeypatch):
     monkeypatch.setattr(qkv.transformers.library, "_FOUND", [])
     monkeypatch.setattr(sys.modules["transformers"], "__version__", "4.40.1")
     with pytest.raises(
-        UnsupportedError, match=r"needs transformers 5.16 or newer, but 4.40.1 is installed; upgrade it"
+        UnsupportedError, match=r"needs transformers 5.10 or newer, but 4.40.1 is installed; upgrade it"
     ):
         qkv.transformers.enable()
     monkeypatch.setitem(sys.modules, "transformers", None)

@@ -9,7 +9,7 @@ from ..errors import UnsupportedError
 from ..files.extras import how_to_install
 
 #: The oldest release that the tests have passed with.
-OLDEST = (5, 16)
+OLDEST = (5, 10)
 
 
 class Library(NamedTuple):
