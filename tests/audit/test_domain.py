@@ -16,7 +16,7 @@ from qkv.audit.targets import domain_of, target_of
 from qkv.audit.tolerance import right
 from qkv.errors import ArgumentError
 
-from .correct import einsum
+from .correct import KERNELS, einsum, loops
 from .planted import DOMAIN
 
 
@@ -170,3 +170,30 @@ def test_a_packed_kernel_is_asked_everything_by_offsets() -> None:
         told[function] = {row.case: row.verdict for row in report}
     assert told[packed] == dict.fromkeys(cases, "keeps") | {"B4-full": "cannot express"}
     assert told[swapped]["B5-packed-cross"] in ("wrong", "crashes")
+
+
+def test_probes_hold_where_every_call_is_filled_up() -> None:
+    """E1, E2, F3: rows that only fill a length up are not compared, those of parts and of a row alone neither."""
+
+    def sized(query: Any, key: Any, value: Any, **options: Any) -> Any:
+        assert query.shape[2] % 4 == key.shape[2] % 3 == 0, "lengths"
+        return loops(query, key, value, **options)
+
+    kernel = KERNELS["loops"]()
+    kernel.function = sized
+    kernel.domain = kernel.domain.but(
+        query_multiple=4, key_multiple=3, dtypes=("float32",), promises=frozenset({"bit invariance"})
+    )
+    choice = Choice(profile="strict", clauses=("E1", "E2", "F3", "F4"), shrinking=False)
+    report = audit(target_of(kernel), choice, isolate=False)
+    verdicts = {row.case: row.told for row in report.rows}
+    asked = {"E1-halves", "E1-empty-part", "E2-parts", "F3-batch", "F3-row", "F4-twice", "P-permuted", "P-batch"}
+    assert {case: verdicts[case] for case in asked} == dict.fromkeys(asked, "keeps")
+
+
+def test_no_name_is_given_for_what_the_name_does_not_explain() -> None:
+    """C3: zeros, where the lowest score beats -inf, are not put down to a stand-in that would give the right answer."""
+    kernel = KERNELS["loops"]()
+    kernel.function = lambda query, key, value, **options: np.zeros_like(query)
+    (row,) = audit(target_of(kernel), Choice(case="C3-lowest-score", dtypes=("float32",)), isolate=False).rows
+    assert row.told == "differs: the output is zeros"

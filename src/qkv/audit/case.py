@@ -114,15 +114,20 @@ class Case:
 
     def _answer(self, call: Call, result: Result, arithmetic: frozenset[str]) -> Finding:
         first: Mismatch | None = None
+        truth: Right | None = None
         if not (self.only_refusal or call.unsaid):
-            first = differ(call, result, right(call, arithmetic))
+            truth = right(call, arithmetic)
+            first = differ(call, result, truth)
             if first is None:
                 return Finding(KEEPS)
         else:
             first = Mismatch("output", (), 0.0, 0.0, 0.0, "an answer came where the call has to be refused")
         for reading in self.alternatives:
             answer = readings.answer(call, reading, arithmetic)
-            if answer is not None and differ(call, result, answer) is None:
+            # A reading under which the answer should be the right one explains no other, however wide its bound.
+            if answer is None or (truth is not None and _equal(answer, truth)):
+                continue
+            if differ(call, result, answer) is None:
                 return Finding(WRONG if reading.fault else DIFFERS, reading.name, first)
         if self.only_refusal or call.unsaid:
             return Finding(DIFFERS, "answered instead of refused", first)
@@ -133,6 +138,15 @@ class Case:
             if answer is not None and differ(call, result, answer) is None:
                 return Finding(WRONG, reading.name, first)
         return Finding(WRONG, "", first)
+
+
+def _equal(answer: Right, truth: Right) -> bool:
+    """Whether all numbers of an answer are within the bounds of the right one."""
+    for name, (want, tolerance) in truth.parts.items():
+        other = np.asarray(answer.parts[name][0]) if name in answer.parts else None
+        if other is None or other.shape != np.shape(want) or agree(name, want, tolerance, other) is not None:
+            return False
+    return True
 
 
 def _misshapen(call: Call, result: Result) -> Mismatch | None:

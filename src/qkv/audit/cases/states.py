@@ -73,8 +73,9 @@ def _split(base: Call, parts: int) -> list[Call]:
 def _merged(calls: list[Call], results: list[Result], arithmetic: frozenset[str]) -> Mismatch | None:
     """The parts weighted by their mass, in float64, against the whole."""
     answers = [right(c, arithmetic) for c in calls]
-    outputs = [x.parts["output"] for x in results[:0:-1]]
-    masses = [x.parts["lse"] for x in results[:0:-1]]
+    # Rows that only fill a kernel's length up are not judged.
+    outputs = [x.parts["output"][:, :, c.judged] for c, x in zip(calls[:0:-1], results[:0:-1], strict=True)]
+    masses = [x.parts["lse"][:, :, c.judged] for c, x in zip(calls[:0:-1], results[:0:-1], strict=True)]
     with np.errstate(all="ignore"):
         top = _largest(masses)
         shares = [np.exp(m - np.where(np.isneginf(top), 0, top)) for m in masses]
@@ -92,7 +93,7 @@ def _merged(calls: list[Call], results: list[Result], arithmetic: frozenset[str]
     found = agree("output", answers[0].parts["output"][0], tolerance, np.asarray(merged))
     if found is None:
         return None
-    natural = agree("lse", answers[1].parts["lse"][0], answers[1].parts["lse"][1] + 1e-6, results[1].parts["lse"])
+    natural = agree("lse", answers[1].parts["lse"][0], answers[1].parts["lse"][1] + 1e-6, masses[-1])
     name = "parts merged by their log-sum-exp are not the whole"
     if natural is not None and np.isfinite(natural.want) and natural.want:
         ratio = natural.got / natural.want
