@@ -44,6 +44,30 @@ def test_a_ledger_is_read_with_its_reasons(tmp_path: Path) -> None:
     file.write_text("B6-long perhaps # so\n")
     with pytest.raises(FileError, match="line 1"):
         read_ledger(file)
+    file.write_text("B6-lnog differs # it would accept nothing, and nobody would know\n")
+    with pytest.raises(FileError, match="line 1: there is no case 'B6-lnog'"):
+        read_ledger(file)
+    file.write_bytes(b"\xff")
+    with pytest.raises(FileError, match="UTF-8"):
+        read_ledger(file)
+
+
+def test_a_ledger_that_is_not_there_is_told_in_one_sentence(pytester: pytest.Pytester) -> None:
+    """G2: who has none yet learns how to begin one, without a traceback."""
+    pytester.makepyfile(
+        test_none="""
+        from qkv.audit import conformance
+
+        test_attention = conformance(lambda q, k, v: q, profile="core", ledger="none.txt", isolate=False)
+        """
+    )
+    result = pytester.runpytest_inprocess("-q", "-p", "no:cacheprovider", "-k", "A1-values")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["the ledger none.txt cannot be read (No such file or directory); begin with an empty *"]
+    )
+    result.stdout.no_fnmatch_line("*Traceback*")
+    result.stdout.no_fnmatch_line("*FileNotFoundError*")
 
 
 def test_a_kernel_in_a_test_file(pytester: pytest.Pytester) -> None:

@@ -58,6 +58,16 @@ def test_an_unknown_verdict_is_refused() -> None:
         read_reports(data)
 
 
+def test_a_clause_of_another_making_is_refused_and_never_written_as_it_came() -> None:
+    """G2: a file of reports may come from anybody, and its page is opened in a browser."""
+    data = record(reports(), MADE)
+    data["reports"][0]["rows"][0]["clauses"] = ["A1", HOSTILE]
+    with pytest.raises(FileError, match="unknown clause"):
+        read_reports(data)
+    row = Row("A1-values", ("A1", HOSTILE), "values", HOSTILE, "keeps")
+    assert "<script>alert" not in to_html([Report("one", "strict", rows=[row])], MADE)
+
+
 def test_markdown_has_the_table_the_conventions_and_what_is_wrong() -> None:
     """Cells stay cells, whatever a name holds."""
     page = to_markdown(reports(), MADE)

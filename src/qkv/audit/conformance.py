@@ -17,6 +17,7 @@ from typing import Any
 
 from qkv.errors import FileError
 
+from .cases import all_cases
 from .domain import Domain
 from .profiles import PROFILES
 from .report import tell
@@ -31,10 +32,19 @@ def read_ledger(path: Path | str) -> dict[str, str]:
     """Case -> the verdict that is accepted, as `Row.told` spells it.
 
     Raises:
-        FileError: a line that is none, or one without a reason.
+        FileError: the file cannot be read, a line is none, it has no reason, or its case does not exist.
     """
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except OSError as problem:
+        raise FileError(
+            f"the ledger {path} cannot be read ({problem.strerror}); begin with an empty file, or leave ledger out"
+        ) from None
+    except ValueError:
+        raise FileError(f"the ledger {path} cannot be read: it is no text in UTF-8") from None
+    known = {case.id for case in all_cases()}
     out: dict[str, str] = {}
-    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(lines, 1):
         text, mark, reason = line.partition("#")
         words = text.split(None, 1)
         if not words:
@@ -45,6 +55,8 @@ def read_ledger(path: Path | str) -> dict[str, str]:
             )
         if not mark or not reason.strip():
             raise FileError(f"{path}, line {number}: {words[0]} needs a reason after #")
+        if words[0] not in known:
+            raise FileError(f"{path}, line {number}: there is no case {words[0]!r}; qkv audit --list names them all")
         out[words[0]] = words[1].strip()
     return out
 
@@ -94,7 +106,10 @@ def conformance(
 
     @pytest.mark.parametrize("case", [c.id for c in chosen(Choice(profile=profile))])
     def test_conformance(case: str) -> None:
-        accepted = read_ledger(ledger) if ledger is not None else {}
+        try:
+            accepted = read_ledger(ledger) if ledger is not None else {}
+        except FileError as problem:
+            pytest.fail(str(problem), pytrace=False)
         row = next(run(bench(), Choice(profile=profile, case=case), target.command))
         if row.verdict == CANNOT and case not in accepted:
             pytest.skip(f"cannot be asked: {row.says}")

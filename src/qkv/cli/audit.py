@@ -235,7 +235,9 @@ def _read(name: str) -> tuple[list[Report], Made]:
 
     try:
         data = json.loads(Path(name).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as problem:
+    except OSError as problem:
+        raise FileError(f"{name} cannot be read: {problem.strerror}") from None
+    except ValueError as problem:
         raise FileError(f"{name} cannot be read: {problem}") from None
     return read_reports(data)
 

@@ -127,9 +127,9 @@ def _head(name: str, version: str, column: str) -> str:
 def _row(at: int, case: str, about: Row, reports: Sequence[Report], found: Sequence[dict[str, Row]]) -> str:
     cells = "".join(_cell(report.name, case, one.get(case)) for report, one in zip(reports, found, strict=True))
     return (
-        f'<tr data-at="{at}" data-profile="{about.profile}" data-clauses="{" ".join(about.clauses)}">'
+        f'<tr data-at="{at}" data-profile="{escape(about.profile)}" data-clauses="{escape(" ".join(about.clauses))}">'
         f'<th scope="row"><code>{escape(case)}</code><span>{escape(about.title)}</span></th>'
-        f"<td>{' '.join(about.clauses)}</td>{cells}</tr>"
+        f"<td>{escape(' '.join(about.clauses))}</td>{cells}</tr>"
     )
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from qkv.errors import FileError
 from qkv.version import __version__
 
+from ..cases import CLAUSES
 from ..report import Report
 from ..verdict import VERDICTS, Row
 
@@ -64,6 +65,8 @@ def read_reports(data: Any) -> tuple[list[Report], Made]:
             rows = [Row(**{**row, "clauses": tuple(row["clauses"])}) for row in one["rows"]]
             if any(row.verdict not in VERDICTS for row in rows):
                 raise ValueError("unknown verdict")
+            if any(clause not in CLAUSES for row in rows for clause in row.clauses):
+                raise ValueError("unknown clause")
             fields = {n: one[n] for n in ("name", "profile", "version", "notes", "finished", "absent")}
             reports.append(Report(**fields, short=one.get("short", ""), rows=rows))
     except (KeyError, TypeError, ValueError) as problem:
