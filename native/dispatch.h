@@ -1,4 +1,4 @@
-// The instruction levels of this machine, lowest first.
+// The instruction levels of this machine, the slowest first.
 #pragma once
 #include "answers.h"
 #include "backward.h"

@@ -46,13 +46,6 @@ template <class T> void open_inquiry(Work<T> &w, const Inquiry<T> &q, int64_t n,
   }
 }
 
-template <class T> void ready_keys(Work<T> &w) {
-  const qkv_call *call = w.call;
-  for (int64_t j = w.begin; j < w.end; ++j) w.bad[j] = 0;
-  w.any_bad = false;
-  w.key_rows = ready_rows(w, call->key, w.key_row(w.first + w.begin), call->D, w.key, 1);
-}
-
 // Sum over the block's keys of exp(x) x with x = score - base, in four strands as the sum of the weights.
 template <class T, int N> void add_entropy(Work<T> &w, const Panel &p, Notes<T> &notes) {
   constexpr int width = Real<T>::width, W = N * width;

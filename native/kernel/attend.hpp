@@ -2,7 +2,8 @@
 //
 // The arithmetic of a row (n, h, i); T is double for float64, else float; fma is one rounding where the level has it:
 //   1. q[d] = T(query[d]) * T(scale)
-//   2. s = fma(q[d], k[d], s) for d = 0 ... D-1, from 0
+//   2. s = fma(q[d], k[d], s) for d = 0 ... D-1, from 0; bfloat16 of even width where the processor has products of pairs:
+//      as pairs.hpp says
 //   3. softcap: s = c tanh(s / c); alibi: s = fma(-slope, |i + offset - j|, s); bias: s = s + b
 //   4. keys come in blocks counted from the row's origin; m is the maximum over the allowed scores so far,
 //      alpha = exp(m_before - m), p = exp(s - m), sum = fma(sum, alpha, Σ p) with Σ in four strands by the key's number in

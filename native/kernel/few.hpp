@@ -34,13 +34,13 @@ QKV_INLINE void fetch_ahead(Ahead &next, int lines) {
 }
 
 // C (rows of `step_c`) = or += A (rows of step_a) times B (rows of step_b bytes), any number of rows and columns.
-template <class T, class Source, int M, int N = M == 1 ? 8 : M == 2 ? 4 : 2>
+template <class T, class Source, bool Pairs, int M, int N = M == 1 ? 8 : M == 2 ? 4 : 2>
 QKV_INLINE void strips(int64_t depth, const T *a, int64_t step_a, const char *b, int64_t step_b, int64_t columns, T *c,
                        int64_t step_c, bool onto, Ahead &next) {
   constexpr int64_t lanes = N * Real<T>::width;
   for (; columns >= lanes; columns -= lanes, b += lanes * Source::size, c += lanes)
-    product_strip<T, Source, M, N>(depth, a, step_a, b, step_b, c, step_c, onto, [&] { fetch_ahead(next, next.pace); });
-  if constexpr (N > 1) strips<T, Source, M, N / 2>(depth, a, step_a, b, step_b, columns, c, step_c, onto, next);
+    product_strip<T, Source, M, N, Pairs>(depth, a, step_a, b, step_b, c, step_c, onto, [&] { fetch_ahead(next, next.pace); });
+  if constexpr (N > 1) strips<T, Source, Pairs, M, N / 2>(depth, a, step_a, b, step_b, columns, c, step_c, onto, next);
 }
 
 // Lines a step, so that a product of so many rows and columns asks for so many in all.
@@ -50,12 +50,12 @@ template <class T> QKV_INLINE int few_pace(int64_t rows, int64_t columns, int64_
   return int(steps > 0 ? (lines + steps - 1) / steps : 1);
 }
 
-template <class T, class Source>
+template <class T, class Source, bool Pairs = false>
 __attribute__((noinline)) void few_product(int64_t rows, int64_t depth, const T *a, int64_t step_a, const char *b,
                                            int64_t step_b, int64_t columns, T *c, int64_t step_c, bool onto, Ahead &next) {
   const auto some = [&](auto m) {
     constexpr int M = decltype(m)::count;
-    strips<T, Source, M>(depth, a, step_a, b, step_b, columns, c, step_c, onto, next);
+    strips<T, Source, Pairs, M>(depth, a, step_a, b, step_b, columns, c, step_c, onto, next);
     a += M * step_a, c += M * step_c, rows -= M;
   };
   while (rows >= 6) some(Count<6>());
@@ -79,23 +79,30 @@ void few_rest(int64_t rows, int64_t depth, const T *a, int64_t step_a, const cha
 
 // The queries of the tile, row by row, filled up with zeros.
 template <class T> void few_queries(Work<T> &w) {
-  const int64_t D = w.call->D, W = Real<T>::width;
+  const int64_t depth = w.pairs ? w.call->D / 2 : w.call->D, W = Real<T>::width;
+  const T *const query = w.pairs ? w.query_pairs : w.query;
   for (int64_t r = 0; r < w.few; ++r)
-    for (int64_t d = 0; d < w.few_depth; ++d) w.few_query[r * w.few_depth + d] = d < D ? w.query[d * W + r] : T(0);
+    for (int64_t d = 0; d < w.few_depth; ++d) w.few_query[r * w.few_depth + d] = d < depth ? query[d * W + r] : T(0);
 }
 
-// Dot products of all rows with the keys [begin, end) of the block.
-template <class T, class Source> void few_scores(Work<T> &w, int64_t begin, int64_t end, Ahead &next) {
+// Dot products of all rows with the keys [begin, end) of the block. Pairs: keys and queries are words of two bfloat16, and
+// the products are scaled here; false if one of the keys has a subnormal number (pairs.hpp).
+template <class T, class Source, bool Pairs = false> bool few_scores(Work<T> &w, int64_t begin, int64_t end, Ahead &next) {
   constexpr int width = Real<T>::width, lanes = kFewKeys<T>;
   constexpr int64_t size = Source::size;
-  const int64_t D = w.call->D, stride = w.call->key.stride[1], whole = D / width * width;
+  const int64_t D = Pairs ? w.call->D / 2 : w.call->D, stride = w.call->key.stride[1], whole = D / width * width;
   const char *const base = w.key_row(w.first);
+  [[maybe_unused]] bool tiny = false;
   alignas(kAlign) T rest[width * width];
   for (int64_t j = begin; j < end; j += lanes) {
     for (int v = 0; v < 4 && j + v * width < end; ++v) {
       const char *row[width];
       T *const to = w.few_key + v * width;
       for (int i = 0; i < width; ++i) row[i] = base + least(j + v * width + i, end - 1) * stride;
+#if QKV_PAIRS
+      if constexpr (Pairs)
+        for (int i = 0; i < width; ++i) tiny |= odd_pairs(row[i], 2 * D).tiny;
+#endif
       for (int64_t d = 0; d < whole; d += width) {
         fetch_ahead(next, size);
         transpose<T, Source>(row, d * size, to + d * lanes, lanes);
@@ -112,9 +119,12 @@ template <class T, class Source> void few_scores(Work<T> &w, int64_t begin, int6
     }
     const int64_t keys = (least(end - j, lanes) + width - 1) / width * width;
     next.pace = few_pace<T>(w.few, keys, D * size * keys / 64 * 3 / 4, w.few_depth);
-    few_product<T, Plain<T>>(w.few, w.few_depth, w.few_query, w.few_depth, (const char *)w.few_key, lanes * sizeof(T), keys,
-                             w.few_score + j, w.few_step, false, next);
+    few_product<T, Plain<T>, Pairs>(w.few, w.few_depth, w.few_query, w.few_depth, (const char *)w.few_key, lanes * sizeof(T),
+                                    keys, w.few_score + j, w.few_step, false, next);
+    for (int64_t r = 0; Pairs && r < w.few; ++r)
+      for (T *s = w.few_score + r * w.few_step + j, *const stop = s + keys; s < stop; s += width) store(s, load(s) * all<T>(w.scale));
   }
+  return !tiny;
 }
 
 // The block's weights times its values, into few_next.
@@ -205,7 +215,11 @@ template <class T> bool visit_few(Work<T> &w) {
   const int64_t size = element_size(call->key.dtype), block = call->block;
   Ahead next = {w.key_row(w.first + p.begin) + block * call->key.stride[1], 0, call->D * size, call->key.stride[1], block,
                 w.value_row(w.first + p.begin) + block * call->value.stride[1], call->E * size, call->value.stride[1], block, 1};
-  with_element<T>(call->key.dtype, [&](auto source) { few_scores<T, decltype(source)>(w, p.begin, p.end, next); });
+  if (QKV_PAIRS && w.pairs) {
+    if (!few_scores<T, Plain<T>, true>(w, p.begin, p.end, next)) return false;
+  } else {
+    with_element<T>(call->key.dtype, [&](auto source) { few_scores<T, decltype(source)>(w, p.begin, p.end, next); });
+  }
 
   T max[kFewRows<T>] = {}, sum[kFewRows<T>] = {}, alpha[kFewRows<T>] = {};
   bool some[kFewRows<T>] = {};

@@ -100,7 +100,10 @@ template <class T, int N> QKV_INLINE bool score_panel(Work<T> &w, const Panel &p
         for (int i = 0; i < W; ++i)
           if (!masked || w.mask[j * W + i]) w.lane[p.lane + i].flag |= QKV_NONFINITE;
 
-  scores_of<T, N>(keys, D, w.key_rows + p.begin * D, w.query + p.lane * D, w.score + p.begin * W);
+  if (QKV_PAIRS && w.pairs)
+    pair_scores<T, N>(w, p);
+  else
+    scores_of<T, N>(keys, D, w.key_rows + p.begin * D, w.query + p.lane * D, w.score + p.begin * W);
   bool dot = true;  // the scores are still plain dot products
   if (call->softcap > 0 || call->slopes || call->bias.base) {
     if (any_odd<T, N>(w, p)) settle<T, N>(w, p, masked, true);

@@ -30,10 +30,15 @@ template <class T, class Source> QKV_INLINE Vec<T> load_wide(const char *p) {
   }
 }
 
-// The compute type itself, spelled like the other elements.
+// The compute type itself, spelled like the other elements. Two bfloat16 in one word pass through it unchanged.
 template <class T> struct Plain {
   static constexpr int size = int(sizeof(T));
   static constexpr int dtype = -1;
+  static QKV_INLINE T read(const char *p) {
+    T x;
+    __builtin_memcpy(&x, p, sizeof x);
+    return x;
+  }
 };
 
 // N vectors side by side; named members because an indexed array would live in memory.
@@ -49,6 +54,12 @@ template <class T, int N> struct Row {
     store(p, fma(load(p), by.first, first)), rest.write_onto(p + Real<T>::width, by.rest);
   }
   QKV_INLINE void add(Vec<T> a, const Row &b) { first = fma(a, b.first, first), rest.add(a, b.rest); }
+#if defined(__AVX512BF16__)
+  QKV_INLINE void add_pairs(__m512i a, const Row &b) {
+    first = (Vec<T>)_mm512_dpbf16_ps((__m512)first, (__m512bh)a, (__m512bh)b.first), rest.add_pairs(a, b.rest);
+  }
+#endif
+  QKV_INLINE void write_scaled(T *p, Vec<T> by) const { store(p, first * by), rest.write_scaled(p + Real<T>::width, by); }
   QKV_INLINE void clear() { first = Vec<T>{}, rest.clear(); }
 };
 template <class T> struct Row<T, 0> {
@@ -57,6 +68,10 @@ template <class T> struct Row<T, 0> {
   QKV_INLINE void write(T *) const {}
   QKV_INLINE void write_onto(T *, const Row &) const {}
   QKV_INLINE void add(Vec<T>, const Row &) {}
+#if defined(__AVX512BF16__)
+  QKV_INLINE void add_pairs(__m512i, const Row &) {}
+#endif
+  QKV_INLINE void write_scaled(T *, Vec<T>) const {}
   QKV_INLINE void clear() {}
 };
 
@@ -68,6 +83,15 @@ template <class T, int M, int N> struct Tile {
   QKV_INLINE void add(const T *a, int64_t step, const Row<T, N> &b) {
     row.add(all<T>(*a), b), below.add(a + step, step, b);
   }
+#if defined(__AVX512BF16__)
+  // Neighbouring bfloat16 of A as one word, `step` bytes from row to row.
+  QKV_INLINE void add_pairs(const char *a, int64_t step, const Row<T, N> &b) {
+    int32_t word;
+    __builtin_memcpy(&word, a, 4);
+    row.add_pairs(_mm512_set1_epi32(word), b), below.add_pairs(a + step, step, b);
+  }
+#endif
+  QKV_INLINE void write_scaled(T *c, int64_t step, Vec<T> by) const { row.write_scaled(c, by), below.write_scaled(c + step, step, by); }
   QKV_INLINE void write(T *c, int64_t step) const { row.write(c), below.write(c + step, step); }
   QKV_INLINE void write_onto(T *c, int64_t step, const Row<T, N> &by) const {
     row.write_onto(c, by), below.write_onto(c + step, step, by);
@@ -77,6 +101,10 @@ template <class T, int N> struct Tile<T, 0, N> {
   QKV_INLINE void clear() {}
   QKV_INLINE void read(const T *, int64_t) {}
   QKV_INLINE void add(const T *, int64_t, const Row<T, N> &) {}
+#if defined(__AVX512BF16__)
+  QKV_INLINE void add_pairs(const char *, int64_t, const Row<T, N> &) {}
+#endif
+  QKV_INLINE void write_scaled(T *, int64_t, Vec<T>) const {}
   QKV_INLINE void write(T *, int64_t) const {}
   QKV_INLINE void write_onto(T *, int64_t, const Row<T, N> &) const {}
 };
@@ -127,7 +155,8 @@ __attribute__((noinline)) void mix_values(int64_t keys, int64_t E, const T *valu
 
 // M rows at a step of step_c, lanes being columns of B, whose rows are step_b bytes apart and of any element type:
 // C = C + X if `onto` (the chain goes on where C stands), else C = X.
-template <class T, class Source, int M, int N, class Each>
+// Pairs: A and B are pairs of bfloat16 in words (pairs.hpp).
+template <class T, class Source, int M, int N, bool Pairs, class Each>
 QKV_INLINE void product_strip(int64_t depth, const T *a, int64_t step_m, const char *b, int64_t step_b, T *c, int64_t step_c,
                               bool onto, Each each) {
   Tile<T, M, N> tile;
@@ -138,7 +167,12 @@ QKV_INLINE void product_strip(int64_t depth, const T *a, int64_t step_m, const c
   for (int64_t k = 0; k < depth; ++k) {
     Row<T, N> row;
     row.template read<Source>(b + k * step_b);
-    tile.add(a + k, step_m, row);
+#if defined(__AVX512BF16__)
+    if constexpr (Pairs)
+      tile.add_pairs((const char *)(a + k), step_m * int64_t(sizeof(T)), row);
+    else
+#endif
+      tile.add(a + k, step_m, row);
     each();
   }
   tile.write(c, step_c);

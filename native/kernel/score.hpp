@@ -1,7 +1,7 @@
 // From dot products to scores, and what may go wrong on the way.
 #pragma once
 #include "exponential.hpp"
-#include "work.hpp"
+#include "pairs.hpp"
 
 namespace {
 
@@ -81,6 +81,7 @@ template <class T, int N> __attribute__((noinline)) void settle(Work<T> &w, cons
     for (int i = 0; i < W; ++i) {
       T &s = w.score[j * W + i];
       if (finite(s) || (masked && !w.mask[j * W + i])) continue;
+      if (w.pairs && dot && finite(s = chain_of(w, p, i, j))) continue;
       uint8_t &flag = w.lane[p.lane + i].flag;
       if (s != -Real<T>::infinity || (dot && !truly_low(w, p, i, w.first + j)))
         flag |= QKV_OVERFLOW, s = 0;

@@ -162,9 +162,7 @@ template <class T> void survey_tile(Work<T> &w, Overview<T> &o, Sketch<T> &sketc
   }
   for (int64_t from = 0, stop; (stop = next_block(w, from)) != kNone; from = stop) {
     if (stopped(s, worker)) return;
-    for (int64_t j = w.begin; j < w.end; ++j) w.bad[j] = 0;
-    w.any_bad = false;
-    w.key_rows = ready_rows(w, call->key, w.key_row(w.first + w.begin), call->D, w.key, 1);
+    ready_keys(w);
     int64_t first_cell = 0, last_cell = -1;
     if (ask->pooled) {
       first_cell = run_of(ask->key_edge, ask->cells, w.first + w.begin + ask->first_key);

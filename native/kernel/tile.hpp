@@ -78,10 +78,13 @@ template <class T> void pack_queries(Work<T> &w) {
   for (int64_t q = 0; q < w.panels; ++q) {
     const Panel &p = w.panel[q];
     const int64_t W = p.vectors * width;
+    w.panel[q].careful = false;
     for (int v = 0; v < p.vectors; ++v) {
       Lane<T> *const lane = w.lane + p.lane + v * width;
       T *const to = w.query + p.lane * D + v * width;
       with_element<T>(w.call->query.dtype, [&](auto source) { query_columns<T, decltype(source)>(w, lane, to, W); });
+      T *const pairs = w.query_pairs + p.lane * (D / 2) + v * width;
+      if (QKV_PAIRS && w.pairs) pair_columns<T>(to, D, W, pairs, lane);
       Vec<T> odd = {}, odd_scaled = {};
       for (int64_t d = 0; d < D; ++d) {
         const Vec<T> raw = load(to + d * W), scaled = raw * all<T>(w.scale);
@@ -92,9 +95,13 @@ template <class T> void pack_queries(Work<T> &w) {
         if (odd[i] == 0 && odd_scaled[i] == 0) continue;
         lane[i].query_flag = odd[i] == 0 ? QKV_OVERFLOW : QKV_NONFINITE;
         for (int64_t d = 0; d < D; ++d) to[d * W + i] = 0;
+        for (int64_t d = 0; w.pairs && d < D / 2; ++d) pairs[d * W + i] = 0;
       }
+      for (int i = 0; w.pairs && i < width; ++i) w.panel[q].careful |= lane[i].careful;
     }
   }
+  for (int64_t i = 0; w.pairs && i < w.few; ++i)
+    if (w.lane[i].careful) w.few = 0;
   if (w.few) few_queries(w);
 }
 
@@ -143,13 +150,18 @@ template <class T> const T *ready_rows(Work<T> &w, const qkv_operand &o, const c
   return to;
 }
 
-template <class T> void pack_block(Work<T> &w) {
-  const qkv_call *call = w.call;
-  const int64_t first = w.first + w.begin;
+template <class T> void ready_keys(Work<T> &w) {
   for (int64_t j = w.begin; j < w.end; ++j) w.bad[j] = 0;
   w.any_bad = false;
-  w.key_rows = ready_rows(w, call->key, w.key_row(first), call->D, w.key, 1);
-  w.value_rows = ready_rows(w, call->value, w.value_row(first), call->E, w.value, 2);
+  if (QKV_PAIRS && w.pairs)
+    ready_pairs(w);
+  else
+    w.key_rows = ready_rows(w, w.call->key, w.key_row(w.first + w.begin), w.call->D, w.key, 1);
+}
+
+template <class T> void pack_block(Work<T> &w) {
+  ready_keys(w);
+  w.value_rows = ready_rows(w, w.call->value, w.value_row(w.first + w.begin), w.call->E, w.value, 2);
 }
 
 // All rows of the tile meet the block at hand.

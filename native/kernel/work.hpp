@@ -53,6 +53,7 @@ template <class T> struct Lane {
   int32_t head;              // among all query heads
   uint8_t flag;              // qkv_status so far
   uint8_t query_flag;        // what the query itself brings, once a key is allowed
+  bool careful;              // its query has a subnormal number (pairs.hpp)
 };
 
 struct Panel {
@@ -60,7 +61,19 @@ struct Panel {
   int vectors;         // 1 or 2
   int64_t begin, end;  // hull of its keys in the block at hand, from the block's first key
   bool full;           // every lane may read all of that hull
+  bool careful;        // a lane of it is
 };
+
+#if defined(__AVX512BF16__) && QKV_VECTOR_BYTES == 64
+#define QKV_PAIRS 1
+#else
+#define QKV_PAIRS 0
+#endif
+
+// Whether scores go by pairs (pairs.hpp): a matter of dtype, width and instruction set alone.
+template <class T> QKV_INLINE bool by_pairs(const qkv_call *call) {
+  return QKV_PAIRS && sizeof(T) == 4 && call->key.dtype == QKV_BF16 && call->query.dtype == QKV_BF16 && call->D > 0 && call->D % 2 == 0;
+}
 
 template <class T> struct Work {
   typedef typename Real<T>::Int Int;
@@ -87,8 +100,15 @@ template <class T> struct Work {
   uint8_t *bad;         // a row of key or value held a NaN or an infinity
   bool any_bad;
 
+  // Scores by pairs (pairs.hpp): queries per panel [D / 2][lanes], keys w.pair_stride bytes apart; keys with subnormals.
+  bool pairs, any_careful;
+  T *query_pairs;
+  const char *pair_rows;
+  int64_t pair_stride;
+  uint8_t *careful;
+
   // A tile of a few lanes (few.hpp): how many, or 0; queries and mixtures row by row; some keys as columns; scores.
-  int64_t few, few_depth, few_step;
+  int64_t few, few_depth, few_step;  // few_depth: of a query, in numbers or pairs, filled up to whole vectors
   T *few_query, *few_key, *few_score, *few_state, *few_next;
 
   // The panel at hand: [block][lanes].
@@ -100,6 +120,7 @@ template <class T> struct Work {
 
   void lay_out(Arena *arena) {
     bool over = false;
+    pairs = by_pairs<T>(call);
     const int64_t D = call->D, E = call->E, strip = block_rows * 2 * width;
     row = arena->take<RowKeys>(tile_rows);
     lane = arena->take<Lane<T>>(lanes);
@@ -116,7 +137,9 @@ template <class T> struct Work {
     bias = arena->take<T>(call->bias.base ? strip : 0);
     mask = arena->take<Int>(strip);
     row_buffer = arena->take<T>(E);
-    few_depth = (D + width - 1) / width * width;
+    query_pairs = arena->take<T>(pairs ? times(lanes, D / 2, &over) : 0);
+    careful = arena->take<uint8_t>(pairs ? block_rows : 0);
+    few_depth = ((pairs ? D / 2 : D) + width - 1) / width * width;
     few_step = (block_rows + 2 * kFewKeys<T> - 1) / kFewKeys<T> * kFewKeys<T>;
     few_query = arena->take<T>(times(few_depth, kFewRows<T>, &over));
     few_key = arena->take<T>(times(few_depth, kFewKeys<T>, &over));

@@ -134,14 +134,14 @@ def why_not() -> str:
 
 
 def levels() -> tuple[str, ...]:
-    """The instruction levels this machine can run, lowest first."""
+    """The instruction levels this machine can run, the slowest first."""
     found: tuple[str, ...] = _loaded().levels()
     return found
 
 
 @lru_cache(maxsize=1)
 def level() -> str:
-    """The level in use: the highest, or the one that `QKV_ISA` names."""
+    """The level in use: the last of `levels`, or the one that `QKV_ISA` names."""
     here = levels()
     name = os.environ.get("QKV_ISA", "")
     if name and name not in here:

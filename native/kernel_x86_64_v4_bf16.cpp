@@ -1,0 +1,11 @@
+// The kernel for x86_64_v4_bf16; CMakeLists.txt sets the instructions the compiler may use here.
+#define QKV_LEVEL_ENTRY qkv_attend_x86_64_v4_bf16
+#include "kernel/attend.hpp"
+#define QKV_LEVEL_BACKWARD qkv_backward_x86_64_v4_bf16
+#include "kernel/backward.hpp"
+#define QKV_LEVEL_ANSWERS qkv_answers_x86_64_v4_bf16
+#include "kernel/answers.hpp"
+#define QKV_LEVEL_SURVEY qkv_survey_x86_64_v4_bf16
+#include "kernel/survey.hpp"
+#define QKV_LEVEL_KEEP qkv_keep_x86_64_v4_bf16
+#include "kernel/keep.hpp"
