@@ -28,7 +28,7 @@ def chosen_weights(
     problem: Problem, plan: Plan, rows: Ints, heads: Ints, keys: Ints | None, *, scores: bool = False
 ) -> Array:
     """(N, heads, rows, keys) for the rows asked; `scores`: scores instead, -inf where a pair is not allowed."""
-    if 0 < heads.size < problem.heads:
+    if 0 < heads.size < problem.heads and native_answers.ready(problem, plan):  # whose bits no other head changes
         one = np.zeros(1, np.int64)
         parts = [chosen_weights(of_head(problem, h), plan, rows, one, keys, scores=scores) for h in heads.tolist()]
         return np.concatenate(parts, axis=1)
