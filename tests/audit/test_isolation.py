@@ -112,3 +112,12 @@ def test_no_child_is_left_behind() -> None:
     assert process is not None
     child.close()
     assert process.returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("array", [np.array([None]), np.array(["one"]), np.array(["2020-01-01"], "datetime64[D]")])
+def test_an_array_without_numbers_is_no_refusal(array: Any) -> None:
+    """G1: what fails here while such an answer is read is not said to be the kernel's own words."""
+    report = check(lambda query, key, value: array, case="A1-values", isolate=False)
+    (row,) = report.rows
+    assert row.verdict == "crashes"
+    assert "which are no numbers" in row.name

@@ -81,6 +81,7 @@ def _ask(kernel: Kernel, call: Call, facts: dict[str, Any]) -> tuple[dict[str, A
         changed = [n for n, x in arrays.items() if not np.array_equal(before[n], kind.image(x))]
         if changed:
             facts["changed"] = sorted({*facts.get("changed", []), *changed})
+        _check_numbers(returned)
         _look(returned.get("output"), arrays, kind, kept, facts)
     parts, dtypes = {}, {}
     for name in _PARTS:
@@ -95,6 +96,14 @@ def _ask(kernel: Kernel, call: Call, facts: dict[str, Any]) -> tuple[dict[str, A
     if "output" not in parts:
         raise _NotAnAnswerError("no output came back")
     return parts, dtypes
+
+
+def _check_numbers(returned: dict[str, Any]) -> None:
+    """Arrays of objects or words are no answer, and what fails when they are read is not the kernel's refusal."""
+    for name in _PARTS:
+        dtype = getattr(returned.get(name), "dtype", None)
+        if isinstance(dtype, np.dtype) and dtype.kind in "OSUmM":
+            raise _NotAnAnswerError(f"{name} came back as an array of {dtype}, which are no numbers")
 
 
 def _look(
