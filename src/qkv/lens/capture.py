@@ -20,6 +20,7 @@ from .held import host, on_device
 from .hooks import Hooks
 from .keeping import Writer, read_capture
 from .layer import Layer
+from .numbers import several
 from .record import record, rows_of
 from .summary import reduce
 from .weights import neighbours
@@ -131,12 +132,12 @@ def capture(
             f"model must be a torch module, but {type(model).__name__} came; pass the model itself, not its name"
         )
     rows = slice(-1, None) if isinstance(queries, str) and queries == "last" else queries
-    if isinstance(rows, str):
+    if isinstance(rows, str) or (rows is not None and not isinstance(rows, slice) and not np.size(rows)):
         raise ArgumentError(
             f'queries must be "last", an index, a slice or a sequence, but {queries!r} came; queries=None keeps all'
         )
-    wanted = None if layers is None else [layers] if isinstance(layers, (int, str)) else list(layers)
-    picked = None if heads is None else [heads] if isinstance(heads, int) else list(heads)
+    wanted: list[int | str] | None = several("layers", layers, names=True)
+    picked = several("heads", heads)
     if keep not in ("tensors", "summaries"):
         raise ArgumentError(
             f'keep must be "tensors" or "summaries", but {keep!r} came; "summaries" drops the tensors layer by layer'
@@ -203,6 +204,12 @@ def capture(
             raise UnsupportedError(
                 f"model made no attention call to capture ({said}); models are seen that use transformers' attention interface or "
                 "torch.nn.functional.scaled_dot_product_attention"
+            )
+        lacking = [one for one in wanted or () if not (one in calls or one in range(-len(calls), len(calls)))]
+        if lacking:
+            raise ArgumentError(
+                f"layers must be within 0…{len(calls) - 1}, the model's attention calls, or names of modules that make one, but "
+                f"{lacking[0]!r} came; layers=None keeps all, and each says its name"
             )
         facts = _facts(model, tokens, attention, name)
         if writer is not None:

@@ -18,6 +18,7 @@ from qkv.errors import ArgumentError, UnsupportedError
 from .calls import Call, watch
 from .capture import _run
 from .layer import Layer
+from .numbers import several, within
 from .record import record
 from .weights import neighbours
 
@@ -68,17 +69,19 @@ def forbid(
     """
     import torch
 
-    wanted = None if layers is None else [layers] if isinstance(layers, int) else list(layers)
-    picked = None if heads is None else [heads] if isinstance(heads, int) else list(heads)
+    wanted, picked, asked = several("layers", layers), several("heads", heads), several("queries", queries)
     beside = neighbours(model)
     count = [0, 0, 0]
+    missing = set(asked or ())
 
     def told(call: Call, answer: Any) -> Any:
         count[2] += 1
         if wanted is not None and call.index not in wanted:
             return None
-        layer = record(call, None, None, beside.get(id(call.module))).part(batch=sequence)
-        return _answer(call, answer, layer, key, picked, queries, sequence, count)
+        whole = record(call, None, None, beside.get(id(call.module)))
+        at = within("sequence", sequence, whole.batches)
+        layer = whole.part(batch=at)
+        return _answer(call, answer, layer, key, picked, asked, missing, at, count)
 
     with torch.no_grad():
         before = _distribution(_run(model, inputs), position, sequence)
@@ -87,6 +90,10 @@ def forbid(
     if wanted is not None and (not wanted or max(wanted) >= count[2] or min(wanted) < 0):
         raise ArgumentError(
             f"layers must be within 0…{count[2] - 1}, the model's attention calls, but {layers!r} came; count from 0"
+        )
+    if missing:
+        raise ArgumentError(
+            f"queries must be positions that a layer asked has a row of, but {min(missing)} came; count from 0, or from the end with -1"
         )
     p, q = before, after
     with np.errstate(all="ignore"):
@@ -102,7 +109,8 @@ def _answer(
     layer: Layer,
     key: int,
     picked: list[int] | None,
-    queries: Any,
+    queries: list[int] | None,
+    missing: set[int],
     sequence: int,
     count: list[int],
 ) -> Any:
@@ -114,8 +122,9 @@ def _answer(
     key = key % layer.keys
     rows = np.arange(len(layer.rows))
     if queries is not None:
-        asked = np.atleast_1d(np.asarray(queries, np.int64))
-        rows = np.flatnonzero(np.isin(layer.positions, np.where(asked < 0, asked + layer.keys, asked)))
+        stand = np.array([query + layer.end if query < 0 else query for query in queries], np.int64)
+        missing.difference_update(query for query, at in zip(queries, stand, strict=True) if at in layer.positions)
+        rows = np.flatnonzero(np.isin(layer.positions, stand))
     readers = layer.reads.ranges.inside(0, rows, np.array([key]))[0, :, 0] if len(rows) else np.zeros(0, np.bool_)
     rows = rows[np.broadcast_to(readers, rows.shape)]
     heads = list(range(len(layer.heads))) if picked is None else picked
@@ -153,7 +162,11 @@ def _distribution(output: Any, position: int, sequence: int) -> Any:
         raise UnsupportedError(
             "the model's output must carry logits (B, L, vocabulary) to say how its next-token distribution moves; pass a model with a language head"
         )
-    row = logits[sequence, position].double().softmax(-1)
+    row = (
+        logits[within("sequence", sequence, logits.shape[0]), within("position", position, logits.shape[1])]
+        .double()
+        .softmax(-1)
+    )
     return row.cpu().numpy()
 
 

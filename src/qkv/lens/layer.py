@@ -82,6 +82,11 @@ class Layer:
         return int(self.key.shape[-2])
 
     @property
+    def end(self) -> int:
+        """The position after the last: of the keys or, where there are more queries than keys, of the rows kept."""
+        return max(self.keys, int(self.positions.max(initial=-1)) + 1)
+
+    @property
     def nbytes(self) -> int:
         """Bytes this record keeps."""
         arrays = [self.query, self.key, self.value, *([] if self.bias is None else [self.bias])]
@@ -103,8 +108,8 @@ class Layer:
         return int(found[0])
 
     def row(self, query: int) -> int:
-        """Where query row `query` of the sequence is among the rows kept; negative ones count from the last key."""
-        wanted = query + self.keys if query < 0 else query
+        """Where query row `query` of the sequence is among the rows kept; negative ones count from the last."""
+        wanted = query + self.end if query < 0 else query
         found = np.flatnonzero(self.positions == wanted)
         if not len(found):
             raise ArgumentError(

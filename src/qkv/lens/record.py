@@ -167,24 +167,26 @@ def _mask(call: Call, query: Any, keys: int, length: int) -> tuple[Reads, Array 
     if causal is None:
         causal = False if of_torch else bool(getattr(call.module, "is_causal", True))
     start, end = np.arange(length), np.arange(length) + (keys - length)
+    # More queries than keys are rows of another text, and their own numbers are where they stand.
+    stand = start if keys < length else end
     if mask is None:
         # One query of a transformers model reads all keys; several are aligned at the start, torch's is_causal too.
         by_rule = bool(causal) and (length > 1 or of_torch)
         if "flash" in call.kernel:
-            return interval_reads(end[None], causal=bool(causal), left=_left(call), exists=None, keys=keys), None, end
+            return interval_reads(end[None], causal=bool(causal), left=_left(call), exists=None, keys=keys), None, stand
         return (
             interval_reads(start[None], causal=by_rule, left=None, exists=None, keys=keys),
             None,
-            start if by_rule else end,
+            start if by_rule else stand,
         )
     if hasattr(mask, "mask_mod"):
-        return _flex_reads(mask, query, length, keys), None, end
+        return _flex_reads(mask, query, length, keys), None, stand
     if "flash" in call.kernel and mask.ndim == 2:
         exists = reads_of_blocks(lambda a, b: host_bool(mask)[:, None, :], 1).ranges
-        return interval_reads(end[None], causal=bool(causal), left=_left(call), exists=exists, keys=keys), None, end
+        return interval_reads(end[None], causal=bool(causal), left=_left(call), exists=exists, keys=keys), None, stand
     mask = mask[(None,) * (4 - mask.ndim)] if mask.ndim < 4 else mask
     reads, bias = _dense_reads(call, mask, length)
-    return reads, bias, end
+    return reads, bias, stand
 
 
 def _left(call: Call) -> int | None:

@@ -70,7 +70,7 @@ class Reduced:
     def row(self, head: int, query: int, sequence: int) -> Row:
         """The exact row, if it was asked for."""
         self.slot(head)
-        at = query + self.keys if query < 0 else query
+        at = query + max(self.keys, int(self.positions.max(initial=-1)) + 1) if query < 0 else query
         found = self.exact.get((sequence, head, at))
         if found is None:
             kept = sorted({q for _, _, q in self.exact})

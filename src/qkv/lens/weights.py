@@ -66,11 +66,20 @@ def _value_bias(module: Any, groups: int, width: int) -> Array | None:
         bias = getattr(getattr(module, name, None), "bias", None)
         if bias is not None and bias.numel() == groups * width:
             return _numbers(bias).reshape(groups, width)
-    for name, shape, axis in (("c_attn", (3, groups, width), 0), ("query_key_value", (groups, 3, width), 1)):
+    # One layer for all three: queries, keys and values after one another, or so for each head.
+    for name, shape, axis in (
+        ("c_attn", (3, groups, width), 0),
+        ("qkv", (3, groups, width), 0),
+        ("query_key_value", (groups, 3, width), 1),
+    ):
         bias = getattr(getattr(module, name, None), "bias", None)
         if bias is not None and bias.numel() == 3 * groups * width:
             parts: Array = np.take(_numbers(bias).reshape(shape), 2, axis=axis)
             return parts
+    stacked = getattr(module, "in_proj_bias", None)  # torch.nn.MultiheadAttention; a key it appends has no such bias
+    appends = getattr(module, "bias_v", None) is not None or getattr(module, "add_zero_attn", False)
+    if stacked is not None and stacked.numel() == 3 * groups * width and not appends:
+        return _numbers(stacked)[-groups * width :].reshape(groups, width)
     return None
 
 
