@@ -63,7 +63,32 @@ def _array(array: Array, room: int) -> tuple[str, int]:
         # The leading axes are told by the shape.
         rows = np.squeeze(array) if array.ndim > 1 else array
         return f"{shape}: {_list(rows)}", int(flat.size)
+    text, used = _repeated(array)
+    if used <= room:
+        return f"{shape}: {text}", used
     return f"{shape}: {flat.size} numbers, made by the line that reproduces it", 0
+
+
+def _repeated(array: Array) -> tuple[str, int]:
+    """Words for an array of which neighbouring parts are alike, as lifting into a kernel's domain makes them."""
+    small, said, used = array, [], 0
+    for axis in range(array.ndim):
+        starts, times = _alike(small, axis)
+        if len(starts) == small.shape[axis]:
+            continue
+        small = small.take(starts, axis)
+        each = len(set(times.tolist())) == 1
+        said.append(f"along axis {axis} {times[0]} times each" if each else f"along axis {axis} {_list(times)} times")
+        used += 1 if each else len(times)
+    return f"{_list(np.squeeze(small))} repeated {', '.join(said)}", used + small.size
+
+
+def _alike(array: Array, axis: int) -> tuple[Array, Array]:
+    """Where runs of equal neighbours start along an axis, and how long they are."""
+    parts = np.moveaxis(array, axis, 0).reshape(array.shape[axis], -1)
+    same = (parts[1:] == parts[:-1]) | ((parts[1:] != parts[1:]) & (parts[:-1] != parts[:-1]))
+    starts = np.flatnonzero(np.append(True, ~same.all(axis=1)))
+    return starts, np.diff(np.append(starts, len(parts)))
 
 
 def _runs(flat: Array) -> list[tuple[int, int, Any]]:
