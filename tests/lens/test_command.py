@@ -139,3 +139,23 @@ def test_errors_are_one_sentence(run: Run, words: tuple[str, ...], said: str) ->
     assert (code, out) == (2, "")
     assert err.startswith(f"qkv: {said}"), err
     assert err.count("\n") == 1
+
+
+def test_a_text_that_was_cut_is_said_to_be(run: Run, glass: Any) -> None:
+    """G1: the terminal, the page, the drawing and the numbers say how much of the text was read; a whole text is only counted."""
+    many = glass.encode(TEXT)["input_ids"].shape[1]
+    files = [f"view{end}" for end in (".html", ".svg", ".json")]
+    code, out, err = run("--text", "text.txt", "--tokens", "6", *(word for name in files for word in ("--out", name)))
+    assert (code, err) == (0, "")
+    said = f"the first 6 of {many}"
+    assert f"attention, 6 of {many} tokens" in out
+    for name in files:
+        assert said in Path(name).read_text(encoding="utf-8")
+    assert f"attention, {many} tokens" in run("--text", "text.txt")[1]
+
+
+@pytest.mark.parametrize("sink", ["99", "6"])
+def test_a_sink_that_is_no_key_is_refused(run: Run, sink: str) -> None:
+    code, out, err = run("--text", "text.txt", "--tokens", "6", "--sink", sink)
+    assert (code, out) == (2, "")
+    assert f"sink must be the number of a key, within 0…5, but {sink} came" in err

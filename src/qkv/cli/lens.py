@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
     own = None if arguments.attention == "qkv" else arguments.attention
     with draw.progress(f"reading {arguments.model}", 1, show=show):
         model = models.load(arguments.model, attention=own, pickles=arguments.pickles)
-    words = _words(model, text, arguments.tokens)
+    words, whole = _words(model, text, arguments.tokens)
     tokens = model.tokens(words["input_ids"][0])
     kernels = "qkv" if arguments.attention == "qkv" else "model"
     with (
@@ -94,6 +95,8 @@ def run(arguments: argparse.Namespace) -> int:
         reading.faults_of_the_model("try another --attention or fewer --tokens"),
     ):
         seen = lens.capture(model.module, words, attention=kernels, tokens=tokens, name=model.name)
+    if len(tokens) < whole:
+        seen = replace(seen, facts={**seen.facts, "tokens": f"the first {len(tokens)} of {whole}"})
     asked = _asked(arguments, seen, len(tokens))
     command = _command(arguments)
     maps = bool(outs) or arguments.serve
@@ -158,13 +161,13 @@ def _out(name: str) -> Path:
     return path
 
 
-def _words(model: Model, text: str, tokens: int | None) -> dict[str, Any]:
-    """The inputs, as many tokens as were asked for and the model has positions."""
+def _words(model: Model, text: str, tokens: int | None) -> tuple[dict[str, Any], int]:
+    """The inputs, as many tokens as were asked for and the model has positions; and how many the text has."""
     most = getattr(model.module.config, "max_position_embeddings", None) or TOKENS
     if tokens is not None and not 1 <= tokens <= most:
         raise ArgumentError(f"--tokens must be within 1…{most}, the positions of this model, but {tokens} came")
     words = model.encode(text)
-    return {name: x[:, : tokens or min(TOKENS, most)] for name, x in words.items()}
+    return {name: x[:, : tokens or min(TOKENS, most)] for name, x in words.items()}, words["input_ids"].shape[1]
 
 
 def _asked(arguments: argparse.Namespace, seen: Capture, size: int) -> tuple[int, int, int]:

@@ -25,9 +25,9 @@ def show(shown: Picture, seen: Capture, outs: list[Path], *, served: bool) -> No
     """The row that a picture opens with, in a terminal of 80 columns."""
     one, row = shown.start, shown.start.row
     facts = shown.facts
-    draw.text(
-        f"{facts['model']}: {facts['kind']}, {facts['attention']} attention, {len(shown.tokens)} tokens, {len(seen.layers)} layers"
-    )
+    many = facts.get("tokens", str(len(shown.tokens))).removeprefix("the first ")
+    read = f"{many} tokens, {len(seen.layers)} layers"
+    draw.text(f"{facts['model']}: {facts['kind']}, {facts['attention']} attention, {read}")
     draw.text()
     draw.text(f"Layer {one.layer}, head {row.head}, query {row.query} {shown.tokens[row.query]!r}", "bold")
     draw.shaded(_window(shown, getattr(row, shown.quantity)))

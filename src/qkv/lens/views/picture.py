@@ -189,6 +189,10 @@ def picture(
         raise ShapeError(
             f"tokens must be one for each of the {size} keys, but {len(tokens)} came; pass them to capture(tokens=…)"
         )
+    if sink is not None and not 0 <= sink < size:
+        raise ArgumentError(
+            f"sink must be the number of a key, within 0…{size - 1}, but {sink} came; pass None (--sink -1) to hold none out of the colours"
+        )
     middle = seen.layers[len(seen.layers) // 2]
     asked = rows if rows else [(middle.index, int(middle.heads[0]), int(middle.positions[-1]))]
     shown = tuple(Shown(seen.layer(n).index, row(seen.layer(n), h, q, sequence=sequence)) for n, h, q in asked)
@@ -200,7 +204,7 @@ def picture(
         layers=tuple((one.index, one.name, tuple(int(h) for h in one.heads)) for one in seen.layers),
         maps=tuple(_maps(seen, sequence, progress)) if maps else (),
         rows=shown,
-        sink=sink if sink is not None and 0 <= sink < size else None,
+        sink=sink,
         first=first,
         last=last,
         causal=all(layer.causal for layer in seen.layers),
