@@ -16,6 +16,7 @@ from qkv import models
 from qkv.errors import ArgumentError, FileError
 from qkv.models import build
 from qkv.models.gguf import opened
+from qkv.models.local import cache_folder
 from qkv.models.packages import file_of
 from qkv.models.rope import adjacent_to_halves
 from support.libraries import library
@@ -209,6 +210,52 @@ def test_a_folder_is_the_same_model(folder: Path) -> None:
     with pytest.raises(FileError, match="pickles, which may run code; pass pickles=True"):
         models.load(folder)
     assert torch.equal(logits(before, "the thea"), logits(models.load(folder, pickles=True), "the thea"))
+
+
+def test_an_id_in_the_local_cache_is_that_folder(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Laid out as Hugging Face's library lays it out: blobs, and snapshots of links to them."""
+    torch = library("torch")
+    kept = tmp_path / "hub" / "models--somebody--small-1.0"
+    snapshot = kept / "snapshots" / "0123abcd"
+    (kept / "blobs").mkdir(parents=True)
+    (kept / "refs").mkdir()
+    snapshot.mkdir(parents=True)
+    for number, file in enumerate(sorted(folder.iterdir())):
+        blob = kept / "blobs" / str(number)
+        blob.write_bytes(file.read_bytes())
+        (snapshot / file.name).symlink_to(Path("../..") / "blobs" / blob.name)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    with pytest.raises(
+        ArgumentError, match=r"no model 'somebody/small-1\.0'.*an ID that is in the cache of Hugging Face"
+    ):
+        models.load("somebody/small-1.0")
+    (kept / "refs" / "main").write_text("0123abcd")
+    found = models.load("somebody/small-1.0")
+    assert (found.name, found.source) == ("somebody/small-1.0", snapshot)
+    assert torch.equal(logits(found, "the thea"), logits(models.load(folder), "the thea"))
+    (kept / "refs" / "main").write_text("../blobs")
+    for name in ("somebody/small-1.0", "../models--somebody--small-1.0", "somebody/../small-1.0", "a/b/c", ""):
+        with pytest.raises(ArgumentError, match="there is no model"):
+            models.load(name or "somebody/")
+
+
+@pytest.mark.parametrize(
+    ("environment", "folder"),
+    [
+        ({"HF_HUB_CACHE": "/a", "HF_HOME": "/b"}, "/a"),
+        ({"HF_HOME": "/b", "XDG_CACHE_HOME": "/c"}, "/b/hub"),
+        ({"XDG_CACHE_HOME": "/c"}, "/c/huggingface/hub"),
+        ({}, str(Path("~/.cache/huggingface/hub").expanduser())),
+    ],
+)
+def test_the_cache_is_where_that_library_looks(
+    environment: dict[str, str], folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert str(cache_folder()) == folder
 
 
 def test_code_of_a_folder_is_never_run(folder: Path) -> None:

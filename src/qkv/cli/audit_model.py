@@ -28,7 +28,11 @@ _LONGEST = 1 << 20
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add what belongs to a model."""
     whole = parser.add_argument_group("a whole model")
-    whole.add_argument("--model", metavar="PATH", help="glassllm, smollm2, minilm, or a folder, .gguf or .npz file")
+    whole.add_argument(
+        "--model",
+        metavar="PATH",
+        help="glassllm, smollm2, minilm, a folder, .gguf or .npz file, or an ID in the local cache",
+    )
     whole.add_argument("--text", metavar="FILE", help="what it reads, - for stdin (default: the opening of a novel)")
     whole.add_argument("--tokens", metavar="N", type=int, help=f"of how much of it (default: {TOKENS} tokens)")
     whole.add_argument("--ask", metavar="WORDS", help="future,left padding,right padding,batch,packing,cache")

@@ -51,7 +51,10 @@ def add_command(commands: Any) -> None:
         allow_abbrev=False,
     )
     parser.add_argument(
-        "--model", metavar="PATH", default="glassllm", help="glassllm, smollm2, minilm, or a folder, .gguf or .npz file"
+        "--model",
+        metavar="PATH",
+        default="glassllm",
+        help="glassllm, smollm2, minilm, a folder, .gguf or .npz file, or an ID in the local cache",
     )
     parser.add_argument("--text", metavar="FILE", help="what it reads, - for stdin (default: a text that comes along)")
     parser.add_argument("--tokens", metavar="N", type=int, help=f"how many tokens of it (default: up to {TOKENS})")

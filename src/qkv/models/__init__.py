@@ -14,6 +14,7 @@ from qkv.errors import ArgumentError
 
 from . import build, gguf, glass
 from .faults import fault
+from .local import cached
 from .packages import PACKAGES, file_of
 
 __all__ = ["NAMES", "Model", "load"]
@@ -62,7 +63,8 @@ def load(model: str | os.PathLike[str], *, attention: str | None = None, pickles
     Args:
         model: "glassllm", "glassllm-pt", "smollm2" or "minilm", which come inside packages; or a path: a folder as
             transformers saves one (config.json, .safetensors, tokenizer.json), a `.gguf` file of a Llama (tensors in
-            F32, F16, Q8_0 or Q4_1), or a `.npz` file of glassllm.
+            F32, F16, Q8_0 or Q4_1), or a `.npz` file of glassllm; or the ID of a model ("owner/model") that is in the
+            cache of Hugging Face's library on this machine.
         attention: the implementation transformers shall call, such as "eager" or "sdpa"; default: its own choice.
         pickles: whether a folder without .safetensors may be read from .bin files, which are pickles.
 
@@ -81,10 +83,13 @@ def load(model: str | os.PathLike[str], *, attention: str | None = None, pickles
     else:
         name, path = os.fspath(model), Path(model)
         if not path.exists():
-            raise ArgumentError(
-                f"there is no model {name!r}; known are {', '.join(NAMES)}, else give the path of a folder, "
-                "a .gguf or an .npz file (nothing is downloaded)"
-            )
+            found = cached(name)
+            if found is None:
+                raise ArgumentError(
+                    f"there is no model {name!r}; known are {', '.join(NAMES)}, else give the path of a folder, a .gguf or "
+                    "an .npz file, or an ID that is in the cache of Hugging Face's library (nothing is downloaded)"
+                )
+            path = found
     build.require()
     if path.is_dir():
         module, tokenizer, kind = build.from_folder(path, attention, pickles)

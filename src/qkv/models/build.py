@@ -122,7 +122,7 @@ def from_folder(path: Path, attention: str | None, pickles: bool) -> tuple[Any, 
     if not safe and not pickles:
         raise fault(
             path,
-            "has no .safetensors, and .bin files are pickles, which may run code; pass pickles=True if you trust them",
+            "has no .safetensors, and .bin files are pickles, which may run code; pass pickles=True (--pickles) if you trust them",
         )
     decoder = any(str(name).endswith(("CausalLM", "LMHeadModel")) for name in told.get("architectures") or ())
     maker = transformers.AutoModelForCausalLM if decoder else transformers.AutoModel
