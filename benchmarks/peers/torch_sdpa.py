@@ -24,14 +24,14 @@ def _sdpa() -> Any:
 
 
 def plain(shape: Shape, x: Inputs) -> Run | None:
-    """is_causal where that says it, else a boolean mask."""
-    if not _there():
+    """is_causal where that says it, else a boolean mask; none for packed documents, whose mask would be gigabytes."""
+    if not _there() or shape.documents:
         return None
     import torch
 
     (q, k, v), sdpa = x.torch(), _sdpa()
     options: dict[str, Any] = {"enable_gqa": shape.heads != shape.key_heads}
-    if shape.window is not None or shape.documents:
+    if shape.window is not None:
         options["attn_mask"] = torch.from_numpy(shape.allowed(0, np.arange(shape.queries)))
     elif shape.lengths:
         keys = np.arange(shape.keys) < np.array(shape.lengths)[:, None]
