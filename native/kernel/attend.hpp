@@ -96,6 +96,30 @@ template <class T> void bind_work(Work<T> &w, const Session<T> &s, int worker) {
   w.lay_out(&arena);
 }
 
+// A pass that asks about the weights goes head by head: so many lanes and keys has its largest tile.
+template <class T> void head_by_head(Session<T> &s) {
+  constexpr int64_t width = Real<T>::width;
+  s.heads = 1;
+  s.lanes = (least(s.call->tile_rows, s.call->L) + width - 1) / width * width;
+  s.block_rows = least(s.call->block, s.call->S + 3);
+}
+
+// Scratch for so many workers: what a tile needs, and what `more` lays out behind it. Answers 0, or 2 for want of memory.
+template <class T, class More> int take_scratch(Session<T> &s, int64_t threads, More more) {
+  Work<T> probe = {};
+  probe.call = s.call;
+  probe.tile_rows = least(s.call->tile_rows, s.call->L), probe.lanes = s.lanes, probe.block_rows = s.block_rows;
+  Arena measure = {nullptr, 0, false};
+  probe.lay_out(&measure);
+  more(&measure);
+  s.scratch_bytes = measure.used;
+  bool over = measure.overflow;
+  const int64_t bytes = times(threads, int64_t(measure.used), &over);
+  if (over) return 2;
+  s.scratch = (char *)qkv_allocate(size_t(bytes));
+  return s.scratch ? 0 : 2;
+}
+
 // All blocks of the tile at hand, split by split; with `merge` each finished split goes into the total.
 template <class T> bool walk(Work<T> &w, Session<T> &s, int worker, bool merge, int64_t *blocks) {
   int64_t split_first = kNone;
@@ -273,16 +297,7 @@ template <class T> int attend_in(Session<T> &s) {
   }
 
   const int64_t threads = most(1, least(least(call->threads, most(s.tasks, s.merges)), 1024));
-  Work<T> probe = {};
-  probe.call = call;
-  probe.tile_rows = least(call->tile_rows, call->L), probe.lanes = s.lanes, probe.block_rows = s.block_rows;
-  Arena measure = {nullptr, 0, false};
-  probe.lay_out(&measure);
-  s.scratch_bytes = measure.used;
-  const int64_t all_bytes = times(threads, int64_t(measure.used), &over);
-  if (over || measure.overflow) return 2;
-  s.scratch = (char *)qkv_allocate(size_t(all_bytes));
-  if (!s.scratch) return 2;
+  if (over || take_scratch(s, threads, [](Arena *) {})) return 2;
 
   if (drive(s, s.tasks)) return 1;
   if (call->spread) {

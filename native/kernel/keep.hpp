@@ -422,10 +422,8 @@ template <class T> int keep_in(Keeping<T> &q) {
   qkv_call *call = s.call;
   bool over = false;
   if (const int code = cut_tiles(s)) return code;
-  s.heads = 1;
-  const int64_t width = Real<T>::width, all_heads = times(call->N, call->H, &over);
-  s.lanes = (least(call->tile_rows, call->L) + width - 1) / width * width;
-  s.block_rows = least(call->block, call->S + 3);
+  head_by_head(s);
+  const int64_t all_heads = times(call->N, call->H, &over);
   s.tasks = times(s.tiles, call->H, &over);
   if (q.ask->received) {
     q.strands = most(1, least(kStrandsOfOne, kStrandsOfAll / most(all_heads, 1)));
@@ -437,18 +435,8 @@ template <class T> int keep_in(Keeping<T> &q) {
     if (!q.strand_sum) return 2;
   }
   const int64_t threads = most(1, least(least(call->threads, s.tasks), 1024));
-  Work<T> probe = {};
   Noted<T> notes = {};
-  probe.call = call;
-  probe.tile_rows = least(call->tile_rows, call->L), probe.lanes = s.lanes, probe.block_rows = s.block_rows;
-  Arena measure = {nullptr, 0, false};
-  probe.lay_out(&measure);
-  notes.lay_out(&measure, q.ask, s.lanes, s.block_rows);
-  s.scratch_bytes = measure.used;
-  const int64_t all_bytes = times(threads, int64_t(measure.used), &over);
-  if (over || measure.overflow) return 2;
-  s.scratch = (char *)qkv_allocate(size_t(all_bytes));
-  if (!s.scratch) return 2;
+  if (over || take_scratch(s, threads, [&](Arena *measure) { notes.lay_out(measure, q.ask, s.lanes, s.block_rows); })) return 2;
   if (qkv_parallel(int(threads), keep_worker<T>, &q, poll_session<T>, &s)) s.stop = 1;
   if (s.stop) return 1;
   call->blocks_touched = s.blocks;

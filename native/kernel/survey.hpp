@@ -217,24 +217,11 @@ template <class T> int survey_in(Overview<T> &o) {
   qkv_call *call = s.call;
   bool over = false;
   if (const int code = cut_tiles(s)) return code;
-  s.heads = 1;
-  const int64_t width = Real<T>::width;
-  s.lanes = (least(call->tile_rows, call->L) + width - 1) / width * width;
-  s.block_rows = least(call->block, call->S + 3);
+  head_by_head(s);
   s.next = 0, s.tasks = times(s.tiles, call->H, &over);
   const int64_t threads = most(1, least(least(call->threads, s.tasks), 1024));
-  Work<T> probe = {};
   Sketch<T> sketch = {};
-  probe.call = call;
-  probe.tile_rows = least(call->tile_rows, call->L), probe.lanes = s.lanes, probe.block_rows = s.block_rows;
-  Arena measure = {nullptr, 0, false};
-  probe.lay_out(&measure);
-  sketch.lay_out(&measure, o.ask, s.lanes, s.block_rows);
-  s.scratch_bytes = measure.used;
-  const int64_t all_bytes = times(threads, int64_t(measure.used), &over);
-  if (over || measure.overflow) return 2;
-  s.scratch = (char *)qkv_allocate(size_t(all_bytes));
-  if (!s.scratch) return 2;
+  if (over || take_scratch(s, threads, [&](Arena *measure) { sketch.lay_out(measure, o.ask, s.lanes, s.block_rows); })) return 2;
   if (qkv_parallel(int(threads), survey_worker<T>, &o, poll_session<T>, &s)) s.stop = 1;
   return s.stop ? 1 : 0;
 }
