@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from qkv.align import known_lengths, resolve_offset
 from qkv.contract import canonical
 from qkv.frame import Frame
-from support.masks import Pair, Sizes, alignments, dense_of, expressions, placed
+from support.masks import alignments, expressions
+from support.meanings import Pair, Sizes, dense_of, placed
 from support.problems import sizes
 
 

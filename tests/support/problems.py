@@ -13,7 +13,8 @@ from qkv import bounds
 from qkv.floats import FLOATS
 
 from .arrays import DTYPES, STRIDES, cast, restride, stored, wide
-from .masks import Pair, Sizes, alignments, dense_of, expressions, placed
+from .masks import alignments, expressions
+from .meanings import Pair, Sizes, dense_of, placed
 
 #: 0, 1, primes and the edges of tiles, blocks and splits, ±1.
 SHORT = (0, 1, 1, 2, 3, 5, 7, 13, 16, 17, 31, 32, 33)
