@@ -112,7 +112,7 @@ def bits_agree(t: tiles.Tiles, found: np.ndarray, expected: np.ndarray, terms: n
 
 
 @pytest.mark.parametrize("way", ["configure", "configure_shelf", "configure_without_base"])
-@pytest.mark.parametrize("back", ["configuration", "configuration_on_stack"])
+@pytest.mark.parametrize("back", ["configuration", "configuration_indexed", "configuration_on_stack"])
 def test_a_configuration_comes_back(emulator, way, back):
     given, found = config(t0=(16, 64), t3=(5, 12), t7=(1, 4)), np.full(64, 9, np.uint8)
     for function, array in ((way, given), (back, found)):

@@ -44,10 +44,11 @@ def configured(code: str, *, palette: int = 1, **shapes: tuple[int, int]) -> str
     return f"configure('{config(palette=palette, **shapes).tobytes().hex()}'); {code}"
 
 
-def reserved(place: int) -> str:
-    bytes_ = config(t0=(16, 64))
-    bytes_[place] = 1
-    return f"configure('{bytes_.tobytes().hex()}')"
+def one_at(place: int) -> str:
+    """A sound configuration but for a byte that is 1."""
+    changed = config(t0=(16, 64))
+    changed[place] = 1
+    return f"configure('{changed.tobytes().hex()}')"
 
 
 FULL = {"t0": (16, 64), "t1": (16, 64), "t2": (16, 64)}
@@ -57,9 +58,9 @@ REFUSED = {
     "rows": (configured("", t3=(17, 64)), "LDTILECFG raises #GP: tile 3 has 17 rows, more than 16"),
     "bytes": (configured("", t3=(16, 68)), "LDTILECFG raises #GP: tile 3 has rows of 68 bytes, more than 64"),
     "rows alone": (configured("", t1=(16, 0)), "LDTILECFG raises #GP: tile 1 is 16 rows of 0 bytes"),
-    "reserved byte": (reserved(2), "LDTILECFG raises #GP: reserved bytes are not 0"),
-    "ninth tile's bytes": (reserved(32), "LDTILECFG raises #GP: reserved bytes are not 0"),
-    "ninth tile's rows": (reserved(56), "LDTILECFG raises #GP: reserved bytes are not 0"),
+    "reserved byte": (one_at(2), "LDTILECFG raises #GP: reserved bytes are not 0"),
+    "ninth tile's bytes": (one_at(32), "LDTILECFG raises #GP: reserved bytes are not 0"),
+    "ninth tile's rows": (one_at(56), "LDTILECFG raises #GP: reserved bytes are not 0"),
     "no configuration": ("programs.zero_0()", "TILEZERO raises #UD: no tiles are configured"),
     "released": (
         configured("programs.release(); programs.multiply_only()", **FULL),
@@ -100,6 +101,13 @@ def test_what_a_processor_refuses_ends_the_process_with_a_line(emulator, name):
         assert done.returncode == -signal.SIGABRT
         assert done.stderr.startswith(f"tiles: {line} (tiles_programs.so + 0x")
         assert done.stderr.count("\n") == 1
+
+
+def test_a_start_at_another_row_is_not_emulated(emulator):
+    """It is legal: an interrupted load goes on so."""
+    done = end_of(one_at(1))
+    assert (done.stdout == "lived on\n") == emulator.hardware
+    assert emulator.hardware or "a start at row 1 is legal, and not emulated" in done.stderr
 
 
 def test_the_same_code_without_a_fault_lives_on(emulator):

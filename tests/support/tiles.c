@@ -36,7 +36,7 @@ struct Config {
 };
 _Static_assert(sizeof(struct Config) == 64, "the configuration is 64 bytes");
 
-// Bytes behind a row's colsb and rows behind a tile's rows are always 0.
+// Bytes behind a row's colsb and rows behind a tile's rows are always 0: a configuration clears all, and none writes there.
 static __thread struct {
   struct Config config;
   uint8_t tile[TILES][ROWS][BYTES];
@@ -172,7 +172,6 @@ static void need_tile(const struct Instruction *i, int t) {
 
 static void load_rows(const struct Instruction *i) {
   need_tile(i, i->reg);
-  memset(state.tile[i->reg], 0, sizeof state.tile[0]);
   for (int row = 0; row < state.config.rows[i->reg]; ++row)
     memcpy(state.tile[i->reg][row], i->memory + row * i->stride, state.config.colsb[i->reg]);
 }

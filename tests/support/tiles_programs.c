@@ -75,6 +75,9 @@ void configure_shelf(const void *config) {
 void configure_without_base(const void *config) {
   __asm__ volatile("ldtilecfg 256(, %0, 2)" : : "r"(((intptr_t)config - 256) / 2) : "memory");
 }
+void configuration_indexed(char *config) {
+  __asm__ volatile("sttilecfg -80(%0, %1, 8)" : : "r"(config), "r"((int64_t)10) : "memory");
+}
 void configuration_on_stack(void *config) {
   void *to = config;
   __asm__ volatile(
