@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from qkv import ArgumentError, Cache, DTypeError, ShapeError, attend, attention, causal, explain, first, window
 from qkv.floats import narrow, widen
 from qkv.pages import Pages
-from support.arrays import DTYPES, cast, same_bits
+from support.arrays import DTYPES, cast, same_bits, wide
 
 # Bits are what this is about, and the NumPy engine promises F4 alone; `test_cache.py` asks both.
 pytestmark = pytest.mark.usefixtures("native_engine")
@@ -300,18 +300,24 @@ def test_questions_about_a_window_begin_at_its_first_key():
 
 @pytest.mark.parametrize("page", [None, 4])
 @pytest.mark.parametrize("storage", ["float16", "bfloat16"])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_half_precision_storage_is_rounding_and_nothing_else(storage, dtype, page):
     """Bit for bit the cache of the rounded numbers, in half or a quarter of the memory."""
     half, whole = Cache(page=page, storage=storage), Cache(page=page)
     for step, count in enumerate((70, 1, 3)):
         k, v = tokens((2,), count, seed=step, dtype=dtype)
         half.append(k, v)
-        whole.append(*(widen(narrow(x, storage), storage).astype(x.dtype) for x in (k, v)))
+        whole.append(*(widen(narrow(wide(x), storage), storage).astype(x.dtype) for x in (k, v)))
     same(half, whole)
     assert half.dtype == dtype
-    assert half.nbytes * np.dtype(dtype).itemsize == whole.nbytes * 2
+    assert half.nbytes * k.dtype.itemsize == whole.nbytes * 2
     assert repr(half).endswith(f"kept in {storage}>")
+
+
+def test_d3_the_largest_float16_is_no_infinity_when_it_is_kept_as_bfloat16():
+    k, v = tokens((1,), 2, dtype="float16")
+    v[0, 0, 1, 0] = 65504  # its neighbours in bfloat16 are 65280 and 65536
+    assert Cache(storage="bfloat16").append(k, v).view()[1][0, 0, 1, 0] == 65504
 
 
 def test_a_cache_of_half_precision_keeps_it_as_it_is():

@@ -342,8 +342,7 @@ class Cache:
         assert self._held is not None
         key, value = self._held.read(self.first, self.flat_firsts(), self.flat_lengths())
         if self._storage is not None and self._storage != self._dtype:
-            wide = FLOATS[self._dtype].storage
-            key, value = (widen(x, self._storage).astype(wide, copy=False) for x in (key, value))
+            key, value = (narrow(widen(x, self._storage), self._dtype) for x in (key, value))
         return key, value
 
     def flat_lengths(self) -> Ints:
