@@ -231,18 +231,6 @@ def test_weights_of_zero_meet_infinite_changes(engine):
     assert g.value.tolist() == [[[100.0], [0.0]]]
 
 
-@pytest.mark.parametrize("sizes", [(0, 3), (3, 0), (0, 0)])
-def test_a3_no_queries_and_no_keys(engine, sizes):
-    L, S = sizes
-    q, k = np.ones((2, 1, L, 4), np.float32), np.ones((2, 1, S, 4), np.float32)
-    a = qkv.attention(q, k, k, empty="zero")
-    g = attention_gradient(q, k, k, a.output, a.lse, np.ones_like(a.output))
-    assert g.query.shape == q.shape
-    assert g.key.shape == k.shape
-    assert not g.query.any()
-    assert not g.key.any()
-
-
 def test_layouts_and_strides_give_the_same_gradient(native_engine):
     """A1, A4: length before heads, negative and zero strides."""
     rng = np.random.default_rng(8)
@@ -268,3 +256,15 @@ def test_the_plan_cuts_keys_only_where_groups_are_few(native_engine):
     plans = [backward_plan(problem, engines.choose(problem, "native", threads)) for threads in (1, 2, 3)]
     assert [plan.spread for plan in plans] == [False, True, False]
     assert backward_plan(problem, engines.choose(problem, "numpy")).engine == "numpy"
+
+
+@pytest.mark.parametrize(("B", "L", "S"), [(0, 3, 4), (2, 0, 4), (2, 3, 0), (0, 0, 0)])
+def test_a3_sizes_of_none_have_a_gradient(engine, B, L, S):
+    """The definition says so too."""
+    x, k = np.ones((B, 2, L, 4), np.float32), np.ones((B, 1, S, 4), np.float32)
+    options = {"sink": np.zeros(2)}
+    a = qkv.attention(x, k, k, empty="zero", **options)
+    found = attention_gradient(x, k, k, a.output, a.lse, x, **options)
+    right = gradient(x, k, k, x, **options)
+    for name in ("query", "key", "value", "sink"):
+        assert np.array_equal(getattr(found, name), getattr(right, name)), name

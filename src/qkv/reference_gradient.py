@@ -69,7 +69,7 @@ def gradient(
     def grouped(x: Any) -> Any:
         """Sum over the query heads of each key head; NaN where a lost row may read the key."""
         shape = (*x.shape[:-3], x.shape[-3] // sharing, sharing)
-        touched = (lost[..., None] & reach).any(-2).reshape(*shape, -1).any(-2)
+        touched = (lost[..., None] & reach).any(-2).reshape(*shape, reach.shape[-1]).any(-2)
         return np.where(touched[..., None], np.nan, x.reshape(*shape, *x.shape[-2:]).sum(-3))
 
     dsink = None
