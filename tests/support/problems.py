@@ -183,7 +183,7 @@ def problems(
     )
     if planted and draw(st.integers(0, 2)) == 0:
         for array in (q, k, v):
-            _plant(rng, array, draw(st.sampled_from([0, 1, 3])))
+            plant(rng, array, draw(st.sampled_from([0, 1, 3])))
     if not batch and heads == groups == 1 and draw(st.booleans()):
         q, k, v = q[0], k[0], v[0]
     elif draw(st.integers(0, 3)) == 0:
@@ -194,7 +194,7 @@ def problems(
     return Problem(q, k, v, dtype, arguments, dense, bias, roundings, pair, size)
 
 
-def _plant(rng: np.random.Generator, array: np.ndarray, count: int) -> None:
+def plant(rng: np.random.Generator, array: np.ndarray, count: int) -> None:
     if array.size:
         at = rng.integers(0, array.size, count)
         array.reshape(-1)[at] = rng.choice([np.nan, np.inf, -np.inf], count).astype(array.dtype)
