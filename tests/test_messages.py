@@ -573,6 +573,24 @@ CASES = [
         call(zeros(1, 2, 4)),
     ),
     Case(
+        "axis-too-long",
+        qkv.ShapeError,
+        (
+            "key must have axes shorter than 2**31, batch axes together, but has shape (1, 2147483648, 1); "
+            "take it in parts, keys by partial and merge"
+        ),
+        call(zeros(1, 2, 1), *[np.broadcast_to(zeros(1, 1, 1), (1, 1 << 31, 1))] * 2),
+    ),
+    Case(
+        "batch-too-large",
+        qkv.ShapeError,
+        (
+            "query must have axes shorter than 2**31, batch axes together, but has shape (65536, 65536, 1, 2, 1); "
+            "take it in parts, keys by partial and merge"
+        ),
+        call(*[np.broadcast_to(zeros(1, 1, 1, 2, 1), (1 << 16, 1 << 16, 1, 2, 1))] * 3),
+    ),
+    Case(
         "batch",
         qkv.ShapeError,
         (

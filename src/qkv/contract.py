@@ -33,6 +33,9 @@ NonFinite = Literal["raise", "propagate"]
 #: What a caller may mean who passes arrays in the other layout than he says.
 _OTHER = {False: "(B, L, H, D), pass layout='blhd'", True: "(B, H, L, D), drop layout='blhd'"}
 
+#: No axis may be as long: the engine counts in 32 bits.
+_MOST = 1 << 31
+
 _LAYOUTS = {"bhld": False, "bhsd": False, "blhd": True, "bshd": True}
 
 #: Other libraries' spellings, and what to write here (G1).
@@ -198,6 +201,13 @@ def _layout(q: Array, k: Array, v: Array, length_first: bool, kind: Kind) -> Lay
 
 def _check_sizes(q: Array, k: Array, v: Array, layout: Layout) -> None:
     """The axes of canonical views (A1 to A3)."""
+    for name, array in (("query", q), ("key", k), ("value", v)):
+        if max(*array.shape, math.prod(array.shape[:-3])) >= _MOST:
+            shape = layout.restored(array, trailing=1).shape
+            raise ShapeError(
+                f"{name} must have axes shorter than 2**31, batch axes together, but has shape {shape}; "
+                "take it in parts, keys by partial and merge"
+            )
     for name, array in (("key", k), ("value", v)):
         if array.shape[:-3] != q.shape[:-3]:
             raise ShapeError(
