@@ -1,12 +1,13 @@
-"""Random calls for as long as you like: every property test again and again, each time from another seed.
+"""Random and hostile calls by the hundred thousand, each asked of the definition, for as long as you like.
 
-    python tools/soak.py --seconds 600            go on where the last run stopped
-    python tools/soak.py --file test_packed.py --seed 17     one round again: what a failure prints
-    python tools/soak.py --report                 what was done so far
+    python tools/soak.py                              go on where the last run stopped, for ten minutes
+    python tools/soak.py --seconds 7200               for two hours, or until both goals are reached
+    python tools/soak.py --stream random --seed 17    one case again: what a failure prints
+    python tools/soak.py --report                     what was done so far
 
-A round is the property tests of one file with one seed, in a process of its own, so that a crash is a failure like any
-other. What failed is shrunk by Hypothesis and printed with the command that repeats it; what was done is kept in
-build/soak.json. Hostile calls are a file like the others, tests/test_hostile.py.
+A case follows from its number, on a machine with the same instruction sets: what is called, how, with which numbers.
+`tests/soak/` draws and checks it. Cases are played by a process of their own, so that a crash is a failure like any other;
+one that fails is made smaller and printed with the command that repeats it. What was done is kept in build/soak.json.
 """
 
 from __future__ import annotations
@@ -14,47 +15,52 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
+import struct
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-TESTS = ROOT / "tests"
-
-#: The files whose property tests speak of the library's numbers, and of what it refuses.
-FILES = (
-    "test_definition.py",
-    "test_hostile.py",
-    "test_recipes.py",
-    "test_packed.py",
-    "test_mask_dense.py",
-    "test_row_bits.py",
-    "test_merge.py",
-    "test_partial.py",
-    "test_answers.py",
-    "test_bounds.py",
-    "test_plan.py",
-    "test_cache_pages.py",
-    "test_gradient.py",
-)
+#: What each run goes for; when both are reached, the next run goes for as many more.
+GOALS = {"random": 200_000, "hostile": 20_000}
+#: Cases of one process, of which a run that is stopped loses at most as many.
+IN_ONE = 1000
+#: Seconds in which a case has to end.
+PATIENCE = 300
 
 
 @dataclass
-class State:
-    """What was done: the next seed, examples a file, and the rounds that failed with what they printed."""
+class Stream:
+    """What was done of one kind: the number of the next case, calls made, cases by what they were, processor seconds."""
 
-    seed: int = 0
-    place: int = 0
-    examples: dict[str, int] = field(default_factory=dict)
-    failures: list[dict[str, object]] = field(default_factory=list)
+    next: int = 0
+    calls: int = 0
+    seen: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    def add(self, found: dict[str, Any], seconds: float) -> None:
+        self.next, self.calls, self.seconds = found["end"], self.calls + found["calls"], self.seconds + seconds
+        for name, count in found["seen"].items():
+            self.seen[name] = self.seen.get(name, 0) + count
+
+
+@dataclass
+class Record:
+    """What was done, and the cases that failed."""
+
+    streams: dict[str, Stream] = field(default_factory=lambda: {name: Stream() for name in GOALS})
+    failures: list[dict[str, Any]] = field(default_factory=list)
 
     @classmethod
-    def read(cls, path: Path) -> State:
-        return cls(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else cls()
+    def read(cls, path: Path) -> Record:
+        if not path.exists():
+            return cls()
+        held = json.loads(path.read_text(encoding="utf-8"))
+        return cls({name: Stream(**held["streams"][name]) for name in GOALS}, held["failures"])
 
     def write(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -62,86 +68,162 @@ class State:
         fresh.write_text(json.dumps(asdict(self), indent=1), encoding="utf-8")
         fresh.replace(path)  # a run that is stopped while it writes loses nothing
 
-    def rounds(self, files: tuple[str, ...]) -> Iterator[tuple[str, int]]:
-        """Rounds from where the last run stopped, without an end."""
-        while True:
-            if self.place >= len(files):
-                self.seed, self.place = self.seed + 1, 0
-            yield files[self.place], self.seed
-            self.place += 1
+    def line(self, goals: dict[str, int]) -> str:
+        parts = [
+            f"{name} {one.next:,} of {goals[name]:,} cases, {one.calls:,} calls" for name, one in self.streams.items()
+        ]
+        return f"{' · '.join(parts)} · {len(self.failures)} failed"
 
     def __str__(self) -> str:
-        lines = [f"{count:>9,} {name}" for name, count in sorted(self.examples.items())]
-        lines.append(
-            f"{sum(self.examples.values()):>9,} examples, {len(self.failures)} failed rounds, seed {self.seed}"
+        lines = []
+        for name, one in self.streams.items():
+            each = 1e3 * one.seconds / max(one.next, 1)
+            lines.append(f"{name}: {one.next:,} cases, {one.calls:,} calls, {each:.1f} ms a case")
+            lines += [f"{count:>12,} {what}" for what, count in sorted(one.seen.items())]
+        return "\n".join([*lines, f"{len(self.failures)} cases failed"])
+
+
+def worked(
+    stream: str, begin: int, end: int, *more: str, patience: float = PATIENCE
+) -> tuple[dict[str, Any] | None, int, str]:
+    """Cases played by another process: what it says of them, or None, the case at which it ended and how."""
+    path = os.pathsep.join([str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    with tempfile.TemporaryDirectory() as folder, (Path(folder) / "errors").open("w+b") as errors:
+        at = Path(folder) / "at"
+        at.write_bytes(struct.pack("<q", begin))
+        command = [
+            sys.executable,
+            "-X",
+            "faulthandler",
+            "-m",
+            "soak.work",
+            stream,
+            str(begin),
+            str(end),
+            str(at),
+            *more,
+        ]
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"},
         )
-        return "\n".join(lines)
-
-
-def play(file: str, seed: int, examples: int) -> tuple[int, int, str]:
-    """One round: (exit status, negative for a signal; examples that passed; what was printed)."""
-    done = subprocess.run(
-        [
-            *(sys.executable, "-X", "faulthandler", "-m", "pytest", str(TESTS / file), "-m", "hypothesis"),
-            *("-q", "-p", "no:cacheprovider", "--no-header", "--tb=short", "--hypothesis-show-statistics"),
-            f"--hypothesis-seed={seed}",
-        ],
-        cwd=ROOT,
-        env={**os.environ, "QKV_HYPOTHESIS": "soak", "QKV_EXAMPLES": str(examples)},
-        capture_output=True,
-        text=True,
-        check=False,
+        seen, since, how = begin, time.monotonic(), ""
+        try:
+            while True:
+                try:
+                    printed, _ = process.communicate(timeout=1)
+                    break
+                except subprocess.TimeoutExpired:
+                    (case,) = struct.unpack("<q", at.read_bytes())
+                    if case != seen:
+                        seen, since = case, time.monotonic()
+                    if time.monotonic() - since > patience and not how:
+                        how = f"did not end in {patience:g} seconds"
+                        process.kill()
+        finally:
+            process.kill()
+            process.wait()
+        (seen,) = struct.unpack("<q", at.read_bytes())
+        errors.seek(0)
+        text = errors.read().decode(errors="replace")[-6000:]
+    if process.returncode == 0:
+        found: dict[str, Any] = json.loads(printed.splitlines()[-1])
+        return found, end, text
+    how = how or (
+        f"ended by signal {-process.returncode}"
+        if process.returncode < 0
+        else f"ended with exit status {process.returncode}"
     )
-    passed = sum(int(n) for n in re.findall(r"- (\d+) passing(?: examples)?,", done.stdout))
-    return done.returncode, passed, done.stdout + done.stderr
+    return None, seen, f"{how}\n{text}"
 
 
-def told(file: str, seed: int, examples: int, status: int, printed: str) -> str:
-    """What a failed round says: the shrunk example, and how to see it again."""
-    without_counts = printed.partition("Hypothesis Statistics")
-    text = without_counts[0] + (without_counts[2][-4000:] if status < 0 else "")
-    how = f"ended by signal {-status}" if status < 0 else "failed"
-    again = f"python tools/soak.py --file {file} --seed {seed} --examples {examples}"
-    return f"{text.strip()}\n\n{file} {how} with seed {seed}; again: {again}"
+def told(stream: str, failure: dict[str, Any]) -> str:
+    """What a case that failed says: what it was, what was wrong, and how to see it again."""
+    seed = failure["seed"]
+    small, _, _ = worked(stream, seed, seed + 1, "--smaller")
+    again = f"python tools/soak.py --stream {stream} --seed {seed}"
+    text = [f"{stream} case {seed}: {json.dumps(failure.get('facts', {}))}", str(failure["printed"]).strip()]
+    if small is not None and small["alone"]:
+        failure["smaller"] = small
+        text += [f"smaller: {json.dumps(small['facts'])}", str(small["printed"]).strip()]
+        again += f" --changes '{json.dumps(small['changes'])}'" if small["changes"] else ""
+    else:
+        begin = seed - seed % IN_ONE
+        again = f"python tools/soak.py --stream {stream} --seed {begin} --until {seed + 1}"
+        text.append("by itself it passes or cannot be made smaller, so it takes the cases before it")
+    failure["again"] = again
+    return "\n".join([*text, f"again: {again}"])
+
+
+def chunk(record: Record, stream: str, end: int) -> bool:
+    """Plays the next cases of a stream and keeps what came of them; whether all were right."""
+    one = record.streams[stream]
+    begin, start = one.next, time.monotonic()
+    found, case, text = worked(stream, begin, end)
+    if found is None:
+        # Those before it once more, for their counts; then past it.
+        before = worked(stream, begin, case)[0] if case > begin else None
+        found = before or {"end": case, "calls": 0, "seen": {}, "failures": []}
+        found = {**found, "end": case + 1, "failures": [*found["failures"], {"seed": case, "printed": text}]}
+    one.add(found, time.monotonic() - start)
+    for failure in found["failures"]:
+        print(told(stream, failure), flush=True)
+        record.failures.append({"stream": stream, **failure})
+    return not found["failures"]
+
+
+def repeat(wanted: argparse.Namespace) -> int:
+    """One case, or those up to another, once."""
+    stream, seed = wanted.stream or "random", wanted.seed
+    more = ["--changes", wanted.changes] if wanted.changes else []
+    found, case, text = worked(stream, seed, wanted.until or seed + 1, *more)
+    if found is None:
+        print(f"{stream} case {case}: {text}")
+        return 1
+    for failure in found["failures"]:
+        print(f"{stream} case {failure['seed']}: {json.dumps(failure['facts'])}\n{failure['printed']}")
+    if not found["failures"]:
+        print(f"{stream} case {seed} passed, {found['calls']} calls")
+    return int(bool(found["failures"]))
 
 
 def main(argv: list[str] | None = None) -> int:
     """0 if nothing failed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--seconds", type=float, default=300, help="no round begins later than this")
-    parser.add_argument("--examples", type=int, default=300, help="random calls a test and round")
-    parser.add_argument("--file", choices=FILES, action="append", help="only this one")
-    parser.add_argument("--seed", type=int, help="this seed alone, once; nothing is kept")
+    parser.add_argument("--seconds", type=float, default=600, help="no cases begin later than this")
+    for name, goal in GOALS.items():
+        parser.add_argument(f"--{name}", type=int, default=goal, help=f"{name} cases to go for ({goal:,})")
+    parser.add_argument("--stream", choices=GOALS, help="only these")
+    parser.add_argument("--seed", type=int, help="this case alone, once; nothing is kept")
+    parser.add_argument("--until", type=int, help="with --seed: the cases up to this one as well")
+    parser.add_argument("--changes", help="with --seed: facts that are told, as JSON")
     parser.add_argument("--state", type=Path, default=ROOT / "build" / "soak.json", help="where to keep what was done")
     parser.add_argument("--report", action="store_true", help="say what was done so far")
     wanted = parser.parse_args(argv)
-    files = tuple(wanted.file or FILES)
     if wanted.seed is not None:
-        results = [(file, *play(file, wanted.seed, wanted.examples)) for file in files]
-        for file, status, _, printed in results:
-            print(told(file, wanted.seed, wanted.examples, status, printed) if status else f"{file} passed")
-        return int(any(status for _, status, _, _ in results))
-    state = State.read(wanted.state)
+        return repeat(wanted)
+    record = Record.read(wanted.state)
     if wanted.report:
-        print(state)
-        return int(bool(state.failures))
-    begin, failed = time.monotonic(), 0
-    for file, seed in state.rounds(files):
-        if time.monotonic() - begin > wanted.seconds:
+        print(record)
+        return int(bool(record.failures))
+    streams = {name: one for name, one in record.streams.items() if wanted.stream in (None, name)}
+    goals = {name: getattr(wanted, name) for name in GOALS}
+    rounds = 1 + min(one.next // max(goals[name], 1) for name, one in streams.items())
+    goals = {name: goal * rounds for name, goal in goals.items()}
+    start, right = time.monotonic(), True
+    while time.monotonic() - start < wanted.seconds:
+        # Whichever is furthest behind.
+        name = min(streams, key=lambda name: streams[name].next / max(goals[name], 1))
+        if streams[name].next >= goals[name]:
             break
-        status, passed, printed = play(file, seed, wanted.examples)
-        state.examples[file] = state.examples.get(file, 0) + passed
-        if status not in (0, 5):  # 5: the file has no property test for this engine
-            failed += 1
-            text = told(file, seed, wanted.examples, status, printed)
-            state.failures.append({"file": file, "seed": seed, "status": status, "printed": text})
-            print(text, flush=True)
-        print(f"{file} seed {seed}: {passed:,} examples", flush=True)
-        state.place += 1
-        state.write(wanted.state)
-        state.place -= 1  # the loop counts on
-    print(state)
-    return int(bool(failed))
+        begin = streams[name].next
+        right &= chunk(record, name, min(begin - begin % IN_ONE + IN_ONE, goals[name]))
+        record.write(wanted.state)
+        print(record.line(goals), flush=True)
+    return int(not right)
 
 
 if __name__ == "__main__":
