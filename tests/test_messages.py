@@ -1541,6 +1541,12 @@ CASES = [
         lambda: attention(zeros(2, 4), zeros(3, 4), zeros(3, 4)).survey(positions=np.zeros(3, int)),
     ),
     Case(
+        "survey-positions-far",
+        qkv.ArgumentError,
+        "positions must be below 2**40 in size, but 18446744073709551615 came; count from the first key",
+        lambda: attention(zeros(2, 4), zeros(3, 4), zeros(3, 4)).survey(positions=np.full(2, 2**64 - 1, np.uint64)),
+    ),
+    Case(
         "layer-heads",
         qkv.ArgumentError,
         "heads must be a whole number of at least 1, but 0 came; it is in the model's configuration",

@@ -34,8 +34,9 @@ def read_align(name: str, align: Any) -> Align:
     offset = to_numpy(align, f"{name}: align", scalars=True)
     if offset.dtype == np.bool_ or not np.issubdtype(offset.dtype, np.integer):
         raise AlignmentError(f"{name}: align must be a word or whole numbers, but dtype {offset.dtype} came; {way}")
-    if offset.size and int(np.abs(offset.astype(np.int64)).max()) >= END:
-        raise AlignmentError(f"{name}: align must be below 2**40 in size, but {int(np.abs(offset).max())} came; {way}")
+    furthest = max(-int(offset.min()), int(offset.max())) if offset.size else 0
+    if furthest >= END:
+        raise AlignmentError(f"{name}: align must be below 2**40 in size, but {furthest} came; {way}")
     return int(offset) if offset.ndim == 0 else np.array(offset, dtype=np.int64)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .errors import ArgumentError, DTypeError, shown
-from .interop import to_numpy
+from .interop import to_numpy, whole_number
 
 __all__ = ["Contributions", "Influence", "Survey", "Top", "indices", "one_index"]
 
@@ -70,9 +70,10 @@ class Influence:
 
 
 def one_index(name: str, wanted: Any, size: int) -> int:
-    if isinstance(wanted, (bool, np.bool_)) or not hasattr(wanted, "__index__"):
+    number = whole_number(wanted)
+    if number is None:
         raise DTypeError(f"{name} must be one whole number, but {shown(wanted)} came; ask one {name} at a time")
-    return int(indices(name, int(wanted), size)[0])
+    return int(indices(name, number, size)[0])
 
 
 def indices(name: str, wanted: Any, size: int) -> Any:
@@ -87,10 +88,11 @@ def indices(name: str, wanted: Any, size: int) -> Any:
         raise DTypeError(
             f"{name} must be whole numbers, but has dtype {array.dtype}; np.flatnonzero(a) turns booleans into indices"
         )
-    flat = array.reshape(-1).astype(np.int64)
+    flat = array.reshape(-1)  # asked as it came: as int64 the largest of uint64 would be -1
     if int(flat.max()) >= size or int(flat.min()) < -size:
         wrong = int(flat[(flat >= size) | (flat < -size)][0])
         raise ArgumentError(
             f"{name} must be within -{size}…{size - 1}, but {wrong} came; indices count from 0, negative ones from the end"
         )
+    flat = flat.astype(np.int64)
     return np.where(flat < 0, flat + size, flat)

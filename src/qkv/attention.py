@@ -15,10 +15,11 @@ from .contract import canonical, refuse_foreign
 from .diagnose import raise_faults
 from .errors import ArgumentError, DTypeError, ShapeError, shown
 from .floats import Array
-from .interop import to_numpy
+from .interop import to_numpy, whole_number
 from .plan import Plan
 from .pooled import pooled, survey
 from .problem import Problem
+from .ranges import END, MOST
 
 __all__ = ["Attention", "Contributions", "Influence", "Survey", "Top", "attend", "attention"]
 
@@ -124,7 +125,7 @@ def attention(
     ((2, 5, 8), (2, 5), (2, 5, 2))
     """
     at = None
-    wanted = () if keep == () else _keep(keep)
+    wanted = () if type(keep) is tuple and not keep else _keep(keep)
     if not others and not wanted:
         out, at = recipes.known(query, key, value, mask, bias, scale, softcap, sink, empty, nonfinite, layout, True)
         if out is not None:
@@ -156,7 +157,10 @@ def _stated(at: Hashable, given: recipes.Given, arguments: dict[str, Any]) -> tu
 
 def _keep(keep: Any) -> tuple[str, ...]:
     """The questions named by `keep=`, checked."""
-    names = (keep,) if isinstance(keep, str) or not isinstance(keep, Iterable) else tuple(keep)
+    try:
+        names = (keep,) if isinstance(keep, str) or not isinstance(keep, Iterable) else tuple(keep)
+    except TypeError:  # not a sequence, or one that is not what it says
+        names = (keep,)
     for name in names:
         if not isinstance(name, str) or name not in ("entropy", "received", "top"):
             raise ArgumentError(
@@ -269,11 +273,13 @@ class Attention:
 
         Rows with fewer than k allowed keys are padded with key -1 and weight 0.
         """
-        if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or k < 1:
+        count = whole_number(k)
+        if count is None or not 1 <= count < MOST:
             raise ArgumentError(
-                f"k must be a whole number of at least 1, but {shown(k)} came; say how many keys to list for each row"
+                f"k must be a whole number of at least 1{' and below 2**31' if (count or 0) >= MOST else ''}, but {shown(k)} came; "
+                "say how many keys to list for each row"
             )
-        keys, weights = questions.top(self._problem, self._plan, int(k))
+        keys, weights = questions.top(self._problem, self._plan, count)
         return Top(self._give(keys), self._give(weights))
 
     def received(self) -> Any:
@@ -345,6 +351,11 @@ class Attention:
             if at.shape not in ((p.queries,), (*p.batch, p.queries)):
                 raise ShapeError(
                     f"positions must be of shape (L,) or (B…, L) with L = {p.queries}, but {at.shape} came; one place a row"
+                )
+            furthest = max(-int(at.min()), int(at.max())) if at.size else 0
+            if furthest >= END:
+                raise ArgumentError(
+                    f"positions must be below 2**40 in size, but {furthest} came; count from the first key"
                 )
             at = at.reshape(-1, p.queries).astype(np.int64)
         return Survey(*(None if x is None else self._give(x) for x in survey(p, self._plan, at, cells)))

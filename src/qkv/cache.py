@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from .errors import ArgumentError, DTypeError, ShapeError
+from .errors import ArgumentError, DTypeError, ShapeError, shown
 from .floats import FLOATS, Array, narrow, widen
 from .growing import Growing
-from .interop import Kind, take, to_numpy
+from .interop import Kind, take, to_numpy, whole_number
 from .pages import Pages
-from .ranges import Ints
+from .ranges import END, MOST, Ints
 
 __all__ = ["Cache", "CachePart"]
 
@@ -83,17 +83,14 @@ class Cache:
     """
 
     def __init__(self, *, page: int | None = None, window: int | None = None, storage: str | None = None) -> None:
-        for name, value, least in (("page", page, 1), ("window", window, 0)):
-            if value is not None and (isinstance(value, bool) or not hasattr(value, "__index__")):
-                raise DTypeError(f"{name} must be a whole number, but {value!r} came; it counts tokens")
-            if value is not None and value < least:
-                raise ArgumentError(f"{name} must be at least {least}, but {value} came; it counts tokens")
-        if storage not in (None, *_HALVES):
+        if storage is not None and not (isinstance(storage, str) and storage in _HALVES):
             raise ArgumentError(
-                f"storage must be 'float16' or 'bfloat16', but {storage!r} came; leave it out to keep numbers as they are appended"
+                f"storage must be 'float16' or 'bfloat16', but {shown(storage)} came; leave it out to keep numbers as they are appended"
             )
-        self._page = _PAGE if page is None and window is not None else page
-        self._window, self._storage = window, storage
+        self._page, self._window = _tokens("page", page, 1), _tokens("window", window, 0)
+        if self._page is None and self._window is not None:
+            self._page = _PAGE
+        self._storage = storage
         self._held: Growing | Pages | None = None
         self._widths = (0, 0)
         self._groups, self._headed = 0, True
@@ -402,6 +399,8 @@ class Cache:
         counts = to_numpy(lengths, name, scalars=True)
         if counts.dtype == np.bool_ or not np.issubdtype(counts.dtype, np.integer):
             raise DTypeError(f"{name} must be whole numbers, but has dtype {counts.dtype}; write .astype(int)")
+        if counts.dtype == np.uint64:
+            counts = np.minimum(counts, np.uint64(END))  # what is larger would be negative as int64
         if counts.ndim and counts.shape != batch:
             raise ShapeError(
                 f"{name} must be one number or one per sequence, shape (B…) = {batch}, but has shape {counts.shape}; "
@@ -417,3 +416,16 @@ class Cache:
                 )
             )
         return np.broadcast_to(counts, batch).astype(np.int64)
+
+
+def _tokens(name: str, value: Any, least: int) -> int | None:
+    """A number of tokens, or None where nothing was said."""
+    if value is None:
+        return None
+    count = whole_number(value)
+    if count is None:
+        raise DTypeError(f"{name} must be a whole number, but {shown(value)} came; it counts tokens")
+    if not least <= count < MOST:
+        limit = "" if count < least else " and below 2**31"
+        raise ArgumentError(f"{name} must be at least {least}{limit}, but {count} came; it counts tokens")
+    return count

@@ -25,16 +25,13 @@ from .floats import FLOATS, Array, Float
 from .frame import Frame
 from .interop import Kind, take, to_numpy
 from .problem import Floats64, Layout, Problem
-from .ranges import ALL, END, Ints, Ranges
+from .ranges import ALL, END, MOST, Ints, Ranges
 
 Empty = Literal["raise", "zero"]
 NonFinite = Literal["raise", "propagate"]
 
 #: What a caller may mean who passes arrays in the other layout than he says.
 _OTHER = {False: "(B, L, H, D), pass layout='blhd'", True: "(B, H, L, D), drop layout='blhd'"}
-
-#: No axis may be as long: the engine counts in 32 bits.
-_MOST = 1 << 31
 
 _LAYOUTS = {"bhld": False, "bhsd": False, "blhd": True, "bshd": True}
 
@@ -202,7 +199,7 @@ def _layout(q: Array, k: Array, v: Array, length_first: bool, kind: Kind) -> Lay
 def _check_sizes(q: Array, k: Array, v: Array, layout: Layout) -> None:
     """The axes of canonical views (A1 to A3)."""
     for name, array in (("query", q), ("key", k), ("value", v)):
-        if max(*array.shape, math.prod(array.shape[:-3])) >= _MOST:
+        if max(*array.shape, math.prod(array.shape[:-3])) >= MOST:
             shape = layout.restored(array, trailing=1).shape
             raise ShapeError(
                 f"{name} must have axes shorter than 2**31, batch axes together, but has shape {shape}; "

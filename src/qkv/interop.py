@@ -7,6 +7,7 @@ What cannot be taken faithfully is refused, never converted in silence.
 from __future__ import annotations
 
 import importlib
+import operator
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -162,6 +163,20 @@ def to_numpy(x: Any, name: str, *, scalars: bool = False) -> Array:
     return array
 
 
+def whole_number(x: Any) -> int | None:
+    """A whole number of any kind as an int; None for everything else, `True` and arrays of several included.
+
+    >>> whole_number(np.uint8(3)), whole_number(True), whole_number(np.ones(2, int))
+    (3, None, None)
+    """
+    if isinstance(x, (bool, np.bool_)):
+        return None
+    try:
+        return operator.index(x)
+    except TypeError:
+        return None
+
+
 def _view(x: Any, name: str) -> tuple[Array, Kind]:
     if isinstance(x, np.ma.MaskedArray):
         raise UnsupportedError(
@@ -248,15 +263,15 @@ def _jax_view(x: Any, name: str, jax: Any) -> Array:
 
 
 def _dlpack_view(x: Any, name: str) -> tuple[Array, Kind]:
-    if int(x.__dlpack_device__()[0]) != _CPU:
-        raise UnsupportedError(f"{name} is on a device, and this engine runs on the CPU; pass a copy on the CPU")
     module = type(x).__module__.split(".")[0]
     try:
-        array: Array = np.from_dlpack(x)
-    except (BufferError, RuntimeError, TypeError) as problem:
-        raise UnsupportedError(
-            f"{name} cannot be read through DLPack ({str(problem).splitlines()[0]}); pass np.asarray({name})"
-        ) from None
+        on_cpu = int(x.__dlpack_device__()[0]) == _CPU
+        array: Array = np.from_dlpack(x) if on_cpu else np.zeros(0)
+    except Exception as problem:  # the protocol is the object's own code, which may raise anything
+        why = (str(problem).splitlines() or [type(problem).__name__])[0]
+        raise UnsupportedError(f"{name} cannot be read through DLPack ({why}); pass np.asarray({name})") from None
+    if not on_cpu:
+        raise UnsupportedError(f"{name} is on a device, and this engine runs on the CPU; pass a copy on the CPU")
     if not hasattr(sys.modules.get(module), "from_dlpack"):
         raise UnsupportedError(
             f"{name} is a {module} array, and {module}.from_dlpack to give a result back is missing; pass np.asarray({name})"

@@ -18,6 +18,9 @@ Ints = npt.NDArray[np.int64]
 #: Stands for "no end": later than any key, and far from overflow when a position is added.
 END = 1 << 40
 
+#: No axis is as long: the engine counts in 32 bits.
+MOST = 1 << 31
+
 
 @dataclass(frozen=True, eq=False)
 class Ranges:

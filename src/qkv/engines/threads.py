@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from ..errors import ArgumentError, DTypeError, EngineError, shown
+from ..interop import whole_number
 
 __all__ = ["asked", "default_threads", "threads", "threads_in_use"]
 
@@ -41,9 +42,9 @@ def threads(n: int) -> AbstractContextManager[None]:
     >>> bool((one == qkv.attend(x, x, x)).all())
     True
     """
-    if isinstance(n, bool) or not hasattr(n, "__index__"):
+    count = whole_number(n)
+    if count is None:
         raise DTypeError(f"n must be a whole number of threads, but {shown(n)} came; write qkv.threads(2)")
-    count = n.__index__()
     if not 1 <= count <= _MOST:
         raise ArgumentError(
             f"n must be at least 1 and below 2**31, but {count} came; leave the block out for the default"
