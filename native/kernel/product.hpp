@@ -31,7 +31,8 @@ template <class T, class Source> QKV_INLINE Vec<T> load_wide(const char *p) {
 }
 
 // The compute type itself, spelled like the other elements. Two bfloat16 in one word pass through it unchanged.
-template <class T> struct Plain {
+template <class Number> struct Plain {
+  typedef Number T;
   static constexpr int size = int(sizeof(T));
   static constexpr int dtype = -1;
   static QKV_INLINE T read(const char *p) {
@@ -39,6 +40,7 @@ template <class T> struct Plain {
     __builtin_memcpy(&x, p, sizeof x);
     return x;
   }
+  static QKV_INLINE void write(char *p, T x) { __builtin_memcpy(p, &x, sizeof x); }
 };
 
 // N vectors side by side; named members because an indexed array would live in memory.

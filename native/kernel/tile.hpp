@@ -200,54 +200,93 @@ template <class T> void merge_states(Work<T> &w, const T *max, const T *sum, con
   }
 }
 
-// The row's results, from the total state and its flags.
-template <class T> void finish_lane(Work<T> &w, const Panel &p, int64_t index, uint8_t *status) {
+// Columns of the panel's total mixture become rows of the caller's type: of vector v the first `lanes`, to to[lane].
+template <class T, class Target> void write_rows(const Work<T> &w, const Panel &p, int v, int lanes, char *const *to) {
+  constexpr int width = Real<T>::width;
+  const int64_t W = p.vectors * width, E = w.call->E, whole = E / width * width;
+  const T *const mix = w.total_mix + p.lane * E + v * width;
+  alignas(kAlign) T turned[width * width];
+  for (int64_t e = 0; e < whole; e += width) {
+    const char *row[width];
+    for (int i = 0; i < width; ++i) row[i] = (const char *)(mix + (e + i) * W);
+    transpose<T, Plain<T>>(row, 0, turned, width);
+    for (int i = 0; i < lanes; ++i) {
+      const T *from = turned + i * width;
+      char *const at = to[i] + e * Target::size;
+      if constexpr (Target::size == int(sizeof(T)))
+        __builtin_memcpy(at, from, width * sizeof(T));
+      else
+        for (int k = 0; k < width; ++k) Target::write(at + k * Target::size, typename Target::T(from[k]));
+    }
+  }
+  for (int i = 0; i < lanes; ++i)
+    for (int64_t e = whole; e < E; ++e) Target::write(to[i] + e * Target::size, typename Target::T(mix[e * W + i]));
+}
+
+// The panel's total mixture times `share`, NaN in the lanes of `gone`.
+template <class T> void spoil(const Work<T> &w, const Panel &p, int v, const T *share, const typename Real<T>::Int *gone) {
+  constexpr int width = Real<T>::width;
+  const int64_t W = p.vectors * width;
+  T *const mix = w.total_mix + p.lane * w.call->E + v * width;
+  const Vec<T> by = load(share), nan = all<T>(T(__builtin_nan("")));
+  const IVec<T> lost = load_int<T>(gone);
+  for (int64_t e = 0; e < w.call->E; ++e) store(mix + e * W, select<T>(lost, nan, load(mix + e * W) * by));
+}
+
+// Results of one vector of lanes, from the total state and its flags; the bits it met are added to `seen` and `shared`.
+template <class T> void finish_vector(Work<T> &w, const Panel &p, int v, int lanes, int32_t &seen, int32_t &shared) {
+  constexpr int width = Real<T>::width;
   const qkv_call *call = w.call;
-  const Lane<T> &lane = w.lane[p.lane + index];
-  const int64_t W = p.vectors * Real<T>::width, E = call->E;
-  const int64_t at = (w.n * call->H + lane.head) * call->L + w.row0 + lane.row;
-  const T *mix = w.total_mix + p.lane * E + index, nan = T(__builtin_nan(""));
-  T max = w.total_max[p.lane + index], sum = w.total_sum[p.lane + index], share = 1;
-  *status = lane.flag;
-  const bool lost = lane.flag & (QKV_NONFINITE | QKV_OVERFLOW);
-  if (call->max) ((T *)call->max)[at] = lost ? nan : max;
-  if (call->sum) ((T *)call->sum)[at] = lost ? nan : sum;
+  const int64_t first = p.lane + v * width, E = call->E;
+  const T nan = T(__builtin_nan(""));
+  alignas(kAlign) T one[width], share[width];
+  alignas(kAlign) typename Real<T>::Int lost[width] = {}, gone[width] = {};
+  char *mix[width], *output[width];
+  bool some_lost = false, some_gone = false;
+  for (int i = 0; i < width; ++i) one[i] = share[i] = 1;
+  for (int i = 0; i < lanes; ++i) {
+    const Lane<T> &lane = w.lane[first + i];
+    const int64_t at = (w.n * call->H + lane.head) * call->L + w.row0 + lane.row;
+    T max = w.total_max[first + i], sum = w.total_sum[first + i];
+    call->status[at] = lane.flag;
+    seen |= lane.flag, shared &= lane.flag;
+    const bool no = lane.flag & (QKV_NONFINITE | QKV_OVERFLOW);
+    if (call->max) ((T *)call->max)[at] = no ? nan : max;
+    if (call->sum) ((T *)call->sum)[at] = no ? nan : sum;
+    mix[i] = (char *)((T *)call->mix + at * E);
+    some_lost |= no, lost[i] = no ? -1 : 0;
+    if (!call->output && !call->lse) continue;
+    // Nothing but scores that overflowed to -inf is a part like any other in a state; a finished row is lost by it.
+    const bool never = no || ((lane.flag & QKV_ALLOWED) && sum == 0);
+    some_gone |= never, gone[i] = never ? -1 : 0;
+    if (call->sink) {
+      const T sink = within_range<T>(call->sink[lane.head]), both = max > sink ? max : sink;
+      const T weight = sum * exponential1<T>(max - both), total = weight + exponential1<T>(sink - both);
+      share[i] = weight / total, max = both, sum = total;
+    }
+    if (call->lse) ((T *)call->lse)[at] = never ? nan : sum == 0 ? -Real<T>::infinity : max + log1(sum);
+    const int64_t place = call->output_length_first ? (w.n * call->L + w.row0 + lane.row) * call->H + lane.head : at;
+    output[i] = (char *)call->output + place * E * element_size(call->query.dtype);
+  }
   if (call->mix) {
-    T *to = (T *)call->mix + at * E;
-    for (int64_t e = 0; e < E; ++e) to[e] = lost ? nan : mix[e * W];
+    if (some_lost) spoil(w, p, v, one, lost);
+    write_rows<T, Plain<T>>(w, p, v, lanes, mix);
   }
-  if (!call->output && !call->lse) return;
-  // Nothing but scores that overflowed to -inf is a part like any other in a state; a finished row is lost by it.
-  const bool gone = lost || ((lane.flag & QKV_ALLOWED) && sum == 0);
-  if (call->sink) {
-    const T sink = within_range<T>(call->sink[lane.head]), both = max > sink ? max : sink;
-    const T weight = sum * exponential1<T>(max - both), total = weight + exponential1<T>(sink - both);
-    share = weight / total, max = both, sum = total;
-  }
-  if (call->lse) ((T *)call->lse)[at] = gone ? nan : sum == 0 ? -Real<T>::infinity : max + log1(sum);
-  if (call->output)
-    with_element<T>(call->query.dtype, [&](auto target) {
-      typedef decltype(target) Target;
-      const int64_t place = call->output_length_first ? (w.n * call->L + w.row0 + lane.row) * call->H + lane.head : at;
-      char *to = (char *)call->output + place * E * Target::size;
-      for (int64_t e = 0; e < E; ++e)
-        Target::write(to + e * Target::size, typename Target::T(gone ? nan : mix[e * W] * share));
-    });
+  if (!call->output) return;
+  if (some_gone || call->sink) spoil(w, p, v, share, gone);
+  with_element<T>(call->query.dtype, [&](auto target) { write_rows<T, decltype(target)>(w, p, v, lanes, output); });
 }
 
 template <class T> void finish_tile(Work<T> &w) {
+  constexpr int width = Real<T>::width;
   qkv_call *call = const_cast<qkv_call *>(w.call);
   const int64_t used = w.rows * w.heads;
   int32_t seen = 0, shared = 0xff;
-  for (int64_t q = 0; q < w.panels; ++q) {
-    const Panel &p = w.panel[q];
-    for (int64_t i = 0; i < p.vectors * Real<T>::width && p.lane + i < used; ++i) {
-      Lane<T> &lane = w.lane[p.lane + i];
-      uint8_t *status = call->status + (w.n * call->H + lane.head) * call->L + w.row0 + lane.row;
-      finish_lane(w, p, i, status);
-      seen |= *status, shared &= *status;
+  for (int64_t q = 0; q < w.panels; ++q)
+    for (int v = 0; v < w.panel[q].vectors; ++v) {
+      const int64_t lanes = used - w.panel[q].lane - v * width;
+      if (lanes > 0) finish_vector(w, w.panel[q], v, int(least(lanes, width)), seen, shared);
     }
-  }
   __atomic_fetch_or(&call->status_any, seen, __ATOMIC_RELAXED);
   __atomic_fetch_and(&call->status_all, shared, __ATOMIC_RELAXED);
 }
