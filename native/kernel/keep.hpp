@@ -31,6 +31,7 @@ struct Kept {
 template <class T> struct Noted {
   typedef typename Real<T>::Int Int;
   static constexpr int width = Real<T>::width;
+  static constexpr bool everything = true;
   qkv_keep *ask;
   int64_t count;  // of the list, one more than asked for; 0: none
   bool keeps;     // weights, for `received`

@@ -93,27 +93,29 @@ template <class T> void ready_pairs(Work<T> &w) {
 }
 
 template <class T, int M, int N>
-QKV_INLINE void pair_rows(int64_t keys, int64_t depth, const char *key, int64_t stride, const T *query, T *score, Vec<T> scale) {
-  constexpr int lanes = N * Real<T>::width;
-  for (; keys >= M && !(M == 6 && keys == 8); keys -= M, key += M * stride, score += M * lanes) {
-    Tile<T, M, N> tile;
-    tile.clear();
-    for (int64_t k = 0; k < depth; ++k) {
-      Row<T, N> row;
-      row.read(query + k * lanes);
-      tile.add_pairs(key + 4 * k, stride, row);
-    }
-    tile.write_scaled(score, lanes, scale);
+QKV_INLINE void pair_tile(int64_t depth, const char *key, int64_t stride, const T *query, T *score, int64_t lanes, Vec<T> scale) {
+  Tile<T, M, N> tile;
+  tile.clear();
+  for (int64_t k = 0; k < depth; ++k) {
+    Row<T, N> row;
+    row.read(query + k * lanes);
+    tile.add_pairs(key + 4 * k, stride, row);
   }
-  if constexpr (M > 1) pair_rows<T, (M > 8 ? 8 : M > 4 ? 4 : M / 2), N>(keys, depth, key, stride, query, score, scale);
+  tile.write_scaled(score, lanes, scale);
 }
 
-// Scaled scores of the panel with the block at hand.
-template <class T, int N> __attribute__((noinline)) void pair_scores(Work<T> &w, const Panel &p) {
+// Scaled scores of the panel with the keys that its vectors meet.
+template <class T, int N> __attribute__((noinline)) void pair_scores(Work<T> &w, const Panel &p, const Spans<N> &span) {
   constexpr int W = N * Real<T>::width;
   const int64_t depth = w.call->D / 2;
-  pair_rows<T, kTileRows<N>, N>(p.end - p.begin, depth, w.pair_rows + p.begin * w.pair_stride, w.pair_stride,
-                                w.query_pairs + p.lane * depth, w.score + p.begin * W, all<T>(w.scale));
+  const T *const query = w.query_pairs + p.lane * depth;
+  by_spans(span, [&](int64_t from, int64_t to, auto vectors, int v) {
+    constexpr int V = decltype(vectors)::count;
+    by_rows<kTileRows<V>>(from, to, [&](auto rows, int64_t j) {
+      pair_tile<T, decltype(rows)::count, V>(depth, w.pair_rows + j * w.pair_stride, w.pair_stride, query + v * Real<T>::width,
+                                             w.score + j * W + v * Real<T>::width, W, all<T>(w.scale));
+    });
+  });
   if (__builtin_expect(!w.any_careful && !p.careful, 1)) return;
   for (int64_t j = p.begin; j < p.end; ++j)
     for (int i = 0; i < W; ++i)
@@ -124,7 +126,7 @@ template <class T, int N> __attribute__((noinline)) void pair_scores(Work<T> &w,
 
 template <class T> void pair_columns(const T *, int64_t, int64_t, T *, Lane<T> *) {}
 template <class T> void ready_pairs(Work<T> &) {}
-template <class T, int N> void pair_scores(Work<T> &, const Panel &) {}
+template <class T, int N> void pair_scores(Work<T> &, const Panel &, const Spans<N> &) {}
 
 #endif
 

@@ -46,8 +46,55 @@ template <class T, int N> QKV_INLINE bool scan_scores(Work<T> &w, const Panel &p
   return odd_seen;
 }
 
+// The same where ranges alone say what is allowed: only where some row of a vector may not read a key is a score looked at
+// for whether its own may, and only such scores are stored again.
+template <class T, int N> QKV_INLINE bool scan_ranges(const Work<T> &w, const Panel &p, const Spans<N> &span, Vec<T> *top) {
+  typedef typename Real<T>::Int Int;
+  constexpr int width = Real<T>::width, pace = 4;
+  const Vec<T> none = all<T>(-Real<T>::infinity);
+  bool odd_seen = false;
+  for (int v = 0; v < N; ++v) {
+    T *const score = w.score + v * width;
+    const auto at = [&](int64_t j) { return score + j * N * width; };
+    Vec<T> odd[pace], high[pace];
+    for (int i = 0; i < pace; ++i) odd[i] = Vec<T>{}, high[i] = none;
+    const int64_t from = span.from[v], to = span.to[v], clear_from = most(from, least(p.clear_from[v], to)),
+                  clear_to = most(clear_from, least(p.clear_to[v], to));
+    if (clear_from > from || clear_to < to) {
+      alignas(kAlign) Int low[width], high_end[width];
+      for (int i = 0; i < width; ++i) {
+        const RowKeys &row = w.row[w.lane[p.lane + v * width + i].row];
+        low[i] = Int(row.begin - w.first), high_end[i] = Int(row.end - w.first);
+      }
+      const IVec<T> first = load_int<T>(low), end = load_int<T>(high_end);
+      const auto part = [&](int64_t j, int64_t stop) {
+        for (; j < stop; ++j) {
+          const Vec<T> raw = load(at(j));
+          const IVec<T> here = all_int<T>(Int(j));
+          const Vec<T> x = select<T>((here >= first) & (here < end), raw, none);
+          odd[0] = fma(raw, Vec<T>{}, odd[0]), high[0] = larger<T>(x, high[0]);
+          store(at(j), x);
+        }
+      };
+      part(from, clear_from), part(clear_to, to);
+    }
+    int64_t j = clear_from;
+    const auto one = [&](int i) {
+      const Vec<T> raw = load(at(j + i));
+      odd[i] = fma(raw, Vec<T>{}, odd[i]), high[i] = larger<T>(raw, high[i]);
+    };
+    for (; j + pace <= clear_to; j += pace) one(0), one(1), one(2), one(3);
+    for (; j < clear_to; ++j) one(0);
+    top[v] = larger<T>(larger<T>(high[0], high[1]), larger<T>(high[2], high[3]));
+    const Vec<T> every = (odd[0] + odd[1]) + (odd[2] + odd[3]);
+    odd_seen |= any<T>(every != every);
+  }
+  return odd_seen;
+}
+
 // What a visit tells whoever wants to know more than the mixture (keep.hpp): here nobody.
 struct Unnoted {
+  static constexpr bool everything = false;  // whether it wants the weights of all keys of the panel from all its lanes
   template <int N, class T> QKV_INLINE void scored(Work<T> &, const Panel &, const Vec<T> *) {}
   QKV_INLINE void open() {}
   template <class V> QKV_INLINE void weighed(int, V, V) {}
@@ -78,12 +125,24 @@ template <class T, class Note> QKV_INLINE Vec<T> weigh(T *score, int64_t step, i
   return (strand[0] + strand[1]) + (strand[2] + strand[3]);
 }
 
+template <int N> QKV_INLINE Spans<N> all_keys(const Panel &p) {
+  Spans<N> span;
+  for (int v = 0; v < N; ++v) span.from[v] = p.begin, span.to[v] = p.end;
+  return span;
+}
+
+template <class T, int N> QKV_INLINE void products(Work<T> &w, const Panel &p, const Spans<N> &span) {
+  if (QKV_PAIRS && w.pairs)
+    pair_scores<T, N>(w, p, span);
+  else
+    scores_of<T, N>(span, w.call->D, w.key_rows, w.query + p.lane * w.call->D, w.score);
+}
+
 // The panel's scores with the block at hand, -inf where a pair is forbidden, and the greatest of each lane. Answers
 // whether any pair is allowed; `masked`: whether w.mask says which are, else all are.
 template <class T, int N> QKV_INLINE bool score_panel(Work<T> &w, const Panel &p, bool &masked, Vec<T> *top) {
   constexpr int width = Real<T>::width, W = N * width;
   const qkv_call *call = w.call;
-  const int64_t D = call->D, keys = p.end - p.begin;
   masked = !p.full || call->allow.base || call->bias.base;
 
   if (masked) {
@@ -100,10 +159,7 @@ template <class T, int N> QKV_INLINE bool score_panel(Work<T> &w, const Panel &p
         for (int i = 0; i < W; ++i)
           if (!masked || w.mask[j * W + i]) w.lane[p.lane + i].flag |= QKV_NONFINITE;
 
-  if (QKV_PAIRS && w.pairs)
-    pair_scores<T, N>(w, p);
-  else
-    scores_of<T, N>(keys, D, w.key_rows + p.begin * D, w.query + p.lane * D, w.score + p.begin * W);
+  products<T, N>(w, p, all_keys<N>(p));
   bool dot = true;  // the scores are still plain dot products
   if (call->softcap > 0 || call->slopes || call->bias.base) {
     if (any_odd<T, N>(w, p)) settle<T, N>(w, p, masked, true);
@@ -119,12 +175,49 @@ template <class T, int N> QKV_INLINE bool score_panel(Work<T> &w, const Panel &p
   return true;
 }
 
+// The same, for the keys alone that some row of a vector may read, where nothing but ranges says which; else for all keys.
+template <class T, int N> QKV_INLINE bool score_spans(Work<T> &w, const Panel &p, Spans<N> &span, Vec<T> *top) {
+  constexpr int width = Real<T>::width;
+  const qkv_call *call = w.call;
+  span = all_keys<N>(p);
+  if (!p.ranged || call->allow.base || call->bias.base || __builtin_expect(w.any_bad, 0)) {
+    bool masked;
+    return score_panel<T, N>(w, p, masked, top);
+  }
+  for (int i = 0; i < N * width; ++i) {
+    Lane<T> &lane = w.lane[p.lane + i];
+    if (p.full || w.row[lane.row].begin < w.row[lane.row].end) lane.flag |= QKV_ALLOWED;
+  }
+  const bool dot = !(call->softcap > 0 || call->slopes);
+  for (int v = 0; v < N && dot; ++v) span.from[v] = p.from[v], span.to[v] = p.to[v];
+  products<T, N>(w, p, span);
+  if (!dot) {
+    if (any_odd<T, N>(w, p)) {
+      mask_ranges<T, N>(w, p);
+      settle<T, N>(w, p, true, true);
+    }
+    if (call->softcap > 0) apply_softcap<T, N>(w, p);
+    if (call->slopes) apply_alibi<T, N>(w, p);
+  }
+  if (__builtin_expect((scan_ranges<T, N>(w, p, span, top)), 0)) {
+    mask_ranges<T, N>(w, p);
+    settle<T, N>(w, p, true, dot);
+    scan_scores<T, N>(w, p, true, top);
+  }
+  return true;
+}
+
 template <class T, int N, class Note> void visit(Work<T> &w, const Panel &p, Note &note) {
   constexpr int width = Real<T>::width, W = N * width;
-  const int64_t E = w.call->E, keys = p.end - p.begin;
+  const int64_t E = w.call->E;
   Vec<T> top[N];
-  bool masked;
-  if (!score_panel<T, N>(w, p, masked, top)) return;
+  Spans<N> span = all_keys<N>(p);
+  if constexpr (Note::everything) {
+    bool masked;
+    if (!score_panel<T, N>(w, p, masked, top)) return;
+  } else {
+    if (!score_spans<T, N>(w, p, span, top)) return;
+  }
   note.template scored<N>(w, p, top);
 
   alignas(kAlign) T alpha[W];
@@ -136,11 +229,11 @@ template <class T, int N, class Note> void visit(Work<T> &w, const Panel &p, Not
     store(max, after);
     store(alpha + v * width, shrink);
     note.open();
-    const Vec<T> added = weigh<T>(w.score + v * width, W, p.begin, p.end, base, note);
+    const Vec<T> added = weigh<T>(w.score + v * width, W, span.from[v], span.to[v], base, note);
     note.close(p.lane + v * width, before, base, shrink, load(sum));
     store(sum, fma(load(sum), shrink, added));
   }
-  mix_values<T, N>(keys, E, w.value_rows + p.begin * E, w.score + p.begin * W, w.mix + p.lane * E, alpha);
+  mix_values<T, N>(span, E, w.value_rows, w.score, w.mix + p.lane * E, alpha);
 }
 
 }  // namespace

@@ -56,6 +56,12 @@ template <class T, int N> struct Row {
     store(p, fma(load(p), by.first, first)), rest.write_onto(p + Real<T>::width, by.rest);
   }
   QKV_INLINE void add(Vec<T> a, const Row &b) { first = fma(a, b.first, first), rest.add(a, b.rest); }
+  template <int V> QKV_INLINE void add_one(Vec<T> a, Vec<T> b) {
+    if constexpr (V == 0)
+      first = fma(a, b, first);
+    else
+      rest.template add_one<V - 1>(a, b);
+  }
 #if defined(__AVX512BF16__)
   QKV_INLINE void add_pairs(__m512i a, const Row &b) {
     first = (Vec<T>)_mm512_dpbf16_ps((__m512)first, (__m512bh)a, (__m512bh)b.first), rest.add_pairs(a, b.rest);
@@ -85,6 +91,10 @@ template <class T, int M, int N> struct Tile {
   QKV_INLINE void add(const T *a, int64_t step, const Row<T, N> &b) {
     row.add(all<T>(*a), b), below.add(a + step, step, b);
   }
+  // Into one of the N vectors alone.
+  template <int V> QKV_INLINE void add_one(const T *a, int64_t step, Vec<T> b) {
+    row.template add_one<V>(all<T>(*a), b), below.template add_one<V>(a + step, step, b);
+  }
 #if defined(__AVX512BF16__)
   // Neighbouring bfloat16 of A as one word, `step` bytes from row to row.
   QKV_INLINE void add_pairs(const char *a, int64_t step, const Row<T, N> &b) {
@@ -103,6 +113,7 @@ template <class T, int N> struct Tile<T, 0, N> {
   QKV_INLINE void clear() {}
   QKV_INLINE void read(const T *, int64_t) {}
   QKV_INLINE void add(const T *, int64_t, const Row<T, N> &) {}
+  template <int V> QKV_INLINE void add_one(const T *, int64_t, Vec<T>) {}
 #if defined(__AVX512BF16__)
   QKV_INLINE void add_pairs(const char *, int64_t, const Row<T, N> &) {}
 #endif
@@ -111,48 +122,93 @@ template <class T, int N> struct Tile<T, 0, N> {
   QKV_INLINE void write_onto(T *, int64_t, const Row<T, N> &) const {}
 };
 
-// M rows of lanes that are query rows. A[m][k] is a[m * step_m + k * step_k]; scale null: C = X, else
-// C = fma(C, scale[lane], X).
-template <class T, int M, int N>
-QKV_INLINE void product_tile(int64_t depth, const T *a, int64_t step_m, int64_t step_k, const T *b, T *c, const T *scale) {
-  constexpr int lanes = N * Real<T>::width;
+// Which keys of a block the vectors of a panel meet, of two vectors first those that only the first meets, [from[0], from[1]),
+// then those that both do, and last those that only the second does: rows of a panel are neighbours, so what one vector of
+// them may read begins and ends no later than what the next may. Keys between the vectors' spans meet neither.
+template <int N> struct Spans {
+  int64_t from[N], to[N];
+  int64_t lead() const { return N == 2 && from[N - 1] < to[0] ? from[N - 1] : to[0]; }          // end of the first part
+  int64_t tail() const { return N == 2 && to[0] > from[N - 1] ? to[0] : from[N - 1]; }          // begin of the last part
+  bool whole() const { return from[0] == from[N - 1] && to[0] == to[N - 1]; }
+};
+
+// M rows of scores for N of the panel's lanes, of which there are `lanes` in all: C = K B from 0 over the depth.
+template <class T, int M, int N> QKV_INLINE void score_tile(int64_t D, const T *key, const T *query, T *score, int64_t lanes) {
   Tile<T, M, N> tile;
   tile.clear();
-  for (int64_t k = 0; k < depth; ++k) {
+  for (int64_t d = 0; d < D; ++d) {
     Row<T, N> row;
-    row.read(b + k * lanes);
-    tile.add(a + k * step_k, step_m, row);
+    row.read(query + d * lanes);
+    tile.add(key + d, D, row);
   }
-  if (scale) {
-    Row<T, N> by;
-    by.read(scale);
-    tile.write_onto(c, lanes, by);
-  } else {
-    tile.write(c, lanes);
-  }
-}
-
-// As many rows as M at a time, then fewer, down to one. Two rows too few or left over are four and four: two alone would
-// wait for each other's sums.
-template <class T, int M, int N>
-QKV_INLINE void product_rows(int64_t rows, int64_t depth, const T *a, int64_t step_m, int64_t step_k, const T *b, T *c,
-                             const T *scale) {
-  for (; rows >= M && !(M == 6 && rows == 8); rows -= M, a += M * step_m, c += M * N * Real<T>::width)
-    product_tile<T, M, N>(depth, a, step_m, step_k, b, c, scale);
-  if constexpr (M > 1) product_rows<T, (M > 8 ? 8 : M > 4 ? 4 : M / 2), N>(rows, depth, a, step_m, step_k, b, c, scale);
+  tile.write(score, lanes);
 }
 
 // Enough accumulators to hide the latency of the fused multiply-add, as few as the registers hold.
 template <int N> constexpr int kTileRows = N == 1 || QKV_MANY_REGISTERS ? 12 : 6;
 
+// Fewer rows than a full tile has.
+constexpr int fewer(int M) { return M > 8 ? 8 : M > 4 ? 4 : M / 2; }
+
+// As many rows as M at a time, then fewer, down to one: calls one(Count<M>(), row). Two rows too few or left over are four
+// and four: two alone would wait for each other's sums.
+template <int M, class F> QKV_INLINE void by_rows(int64_t row, int64_t end, F one) {
+  for (; end - row >= M && !(M == 6 && end - row == 8); row += M) one(Count<M>(), row);
+  if constexpr (M > 1) by_rows<fewer(M)>(row, end, one);
+}
+
+// The parts of the spans: part(from, to, Count<vectors>(), first vector).
+template <int N, class F> QKV_INLINE void by_spans(const Spans<N> &span, F part) {
+  if constexpr (N == 2) {
+    part(span.from[0], span.lead(), Count<1>(), 0);
+    part(span.tail(), span.to[1], Count<1>(), 1);
+    part(span.from[1], span.to[0], Count<2>(), 0);
+  } else {
+    part(span.from[0], span.to[0], Count<N>(), 0);
+  }
+}
+
+// Scores of the keys that the vectors meet; row j of `key` and of `score` is key j of the block.
 template <class T, int N>
-__attribute__((noinline)) void scores_of(int64_t keys, int64_t D, const T *key, const T *query, T *score) {
-  product_rows<T, kTileRows<N>, N>(keys, D, key, D, 1, query, score, nullptr);
+__attribute__((noinline)) void scores_of(const Spans<N> &span, int64_t D, const T *key, const T *query, T *score) {
+  constexpr int width = Real<T>::width, lanes = N * width;
+  by_spans(span, [&](int64_t from, int64_t to, auto vectors, int v) {
+    constexpr int V = decltype(vectors)::count;
+    by_rows<kTileRows<V>>(from, to, [&](auto rows, int64_t j) {
+      score_tile<T, decltype(rows)::count, V>(D, key + j * D, query + v * width, score + j * lanes + v * width, lanes);
+    });
+  });
+}
+
+// M columns of the mixture, C = fma(C, alpha[lane], X) with X from 0 over the keys that each vector meets.
+template <class T, int M, int N>
+QKV_INLINE void mix_tile(const Spans<N> &span, int64_t E, const T *value, const T *weight, T *mix, const T *alpha) {
+  constexpr int width = Real<T>::width, lanes = N * width;
+  Tile<T, M, N> tile;
+  tile.clear();
+  int64_t j = span.from[0];
+  if constexpr (N == 2) {
+    for (const int64_t lead = span.lead(); j < lead; ++j) tile.template add_one<0>(value + j * E, 1, load(weight + j * lanes));
+    j = span.from[1];
+  }
+  for (; j < span.to[0]; ++j) {
+    Row<T, N> row;
+    row.read(weight + j * lanes);
+    tile.add(value + j * E, 1, row);
+  }
+  if constexpr (N == 2)
+    for (j = span.tail(); j < span.to[1]; ++j) tile.template add_one<1>(value + j * E, 1, load(weight + j * lanes + width));
+  Row<T, N> by;
+  by.read(alpha);
+  tile.write_onto(mix, lanes, by);
 }
 
 template <class T, int N>
-__attribute__((noinline)) void mix_values(int64_t keys, int64_t E, const T *value, const T *weight, T *mix, const T *alpha) {
-  product_rows<T, kTileRows<N>, N>(E, keys, value, 1, E, weight, mix, alpha);
+__attribute__((noinline)) void mix_values(const Spans<N> &span, int64_t E, const T *value, const T *weight, T *mix, const T *alpha) {
+  constexpr int lanes = N * Real<T>::width;
+  by_rows<kTileRows<N>>(0, E, [&](auto rows, int64_t e) {
+    mix_tile<T, decltype(rows)::count, N>(span, E, value + e, weight, mix + e * lanes, alpha);
+  });
 }
 
 // M rows at a step of step_c, lanes being columns of B, whose rows are step_b bytes apart and of any element type:

@@ -105,6 +105,25 @@ template <class T> void pack_queries(Work<T> &w) {
   if (w.few) few_queries(w);
 }
 
+// What the rows of vector v may read of the block at hand: all of them together, and each of them.
+template <class T> QKV_INLINE void cut_vector(const Work<T> &w, Panel &p, int v) {
+  const Lane<T> *const lane = w.lane + p.lane + v * Real<T>::width;
+  int64_t low = kNone, high = 0, inner_low = 0, inner_high = kNone;
+  for (const RowKeys *row = w.row + lane[0].row, *const last = w.row + lane[Real<T>::width - 1].row; row <= last; ++row) {
+    inner_low = most(inner_low, row->begin), inner_high = least(inner_high, row->end);
+    if (row->begin >= row->end) continue;
+    p.ranged &= row->whole;
+    low = least(low, row->begin), high = most(high, row->end);
+  }
+  if (low >= high) {
+    p.from[v] = p.to[v] = p.clear_from[v] = p.clear_to[v] = 0;
+    return;
+  }
+  p.from[v] = low - w.first, p.to[v] = high - w.first;
+  const bool some = inner_low < inner_high;  // an empty row ends at 0
+  p.clear_from[v] = some ? inner_low - w.first : p.to[v], p.clear_to[v] = some ? inner_high - w.first : p.to[v];
+}
+
 // Finds the next block with a key that some row may read, at or after `from`, and cuts rows and panels to it. Answers
 // where the block ends, or kNone. Keys are numbered from w.first, which is moved to the hull of all rows in steps of
 // four so that the strands of the sum stay the same; so a block costs memory for the keys it really has.
@@ -124,13 +143,18 @@ template <class T> int64_t next_block(Work<T> &w, int64_t from) {
 
   for (int64_t q = 0; q < w.panels; ++q) {
     Panel &p = w.panel[q];
-    const int32_t first = w.lane[p.lane].row, last = w.lane[p.lane + p.vectors * Real<T>::width - 1].row;
-    int64_t low = kNone, high = 0;
-    for (int32_t r = first; r <= last; ++r)
-      if (w.row[r].begin < w.row[r].end) low = least(low, w.row[r].begin), high = most(high, w.row[r].end);
-    p.full = low < high;
-    for (int32_t r = first; r <= last; ++r) p.full &= w.row[r].whole && w.row[r].begin == low && w.row[r].end == high;
-    p.begin = low < high ? low - w.first : 0, p.end = low < high ? high - w.first : 0;
+    p.ranged = true;
+    for (int v = 0; v < p.vectors; ++v) cut_vector(w, p, v);
+    const int other = p.vectors - 1;
+    if (other) {
+      // Neither begins before the first nor ends before it; a vector without keys stands where the other's end.
+      if (p.from[0] >= p.to[0]) p.from[0] = p.to[0] = p.from[1];
+      if (p.from[1] >= p.to[1]) p.from[1] = p.to[1] = p.to[0];
+      p.from[0] = least(p.from[0], p.from[1]), p.to[1] = most(p.to[1], p.to[0]);
+    }
+    p.begin = p.from[0], p.end = p.to[other];
+    p.full = p.ranged && p.begin < p.end;
+    for (int v = 0; v < p.vectors; ++v) p.full &= p.clear_from[v] == p.begin && p.clear_to[v] == p.end;
   }
   return stop;
 }

@@ -61,6 +61,9 @@ struct Panel {
   int vectors;         // 1 or 2
   int64_t begin, end;  // hull of its keys in the block at hand, from the block's first key
   bool full;           // every lane may read all of that hull
+  bool ranged;         // no row has more than one range in the block
+  int64_t from[2], to[2];              // what each vector meets, as Spans says (product.hpp)
+  int64_t clear_from[2], clear_to[2];  // and the keys there that each of its rows may read
   bool careful;        // a lane of it is
 };
 
