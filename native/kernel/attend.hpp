@@ -33,7 +33,7 @@ template <class T> struct Session {
   size_t scratch_bytes;
   int64_t next, stop;  // shared by the threads
   bool merging;
-  int64_t blocks;
+  int64_t blocks, threads;
 
   int64_t tiles_before(int64_t n) const { return first ? first[n] : n * shared_tiles; }
   int64_t tiles_of(int64_t n) const { return first ? first[n + 1] - first[n] : shared_tiles; }
@@ -122,27 +122,34 @@ template <class T, class More> int take_scratch(Session<T> &s, int64_t threads, 
 
 // All blocks of the tile at hand, split by split; with `merge` each finished split goes into the total.
 template <class T> bool walk(Work<T> &w, Session<T> &s, int worker, bool merge, int64_t *blocks) {
-  int64_t split_first = kNone;
-  for (int64_t from = 0, stop; (stop = next_block(w, from)) != kNone; from = stop) {
-    if (stopped(s, worker)) return false;
-    const int64_t split = w.origin + floor_div(w.first - w.origin, w.call->split) * w.call->split;
-    if (split != split_first) {
-      if (split_first != kNone) {
-        close_splits(w, split_first);
-        if (merge) merge_states(w, w.max, w.sum, w.mix);
-      }
-      open_states(w, w.max, w.sum, w.mix);
-      split_first = split;
-    }
-    visit_block(w);
-    ++*blocks;
-  }
-  if (split_first != kNone) {
-    close_splits(w, split_first);
-    if (merge) merge_states(w, w.max, w.sum, w.mix);
-  } else if (!merge) {
+  const auto split_of = [&] { return w.origin + floor_div(w.first - w.origin, w.call->split) * w.call->split; };
+  bool some = false;
+  int64_t stop = next_block(w, 0);
+  while (stop != kNone) {
+    const int64_t split = split_of();
     open_states(w, w.max, w.sum, w.mix);
+    do {
+      if (stopped(s, worker)) return false;
+      if (!w.few) look_ahead(w, stop);
+      visit_block(w);
+      ++*blocks;
+      stop = next_block(w, stop);
+    } while (stop != kNone && split_of() == split);
+    if (__builtin_expect(!close_splits(w, split), 0)) {
+      w.checked = true;
+      for (int64_t r = 0; r < w.rows; ++r) w.row[r].cursor = 0;
+      stop = next_block(w, split);
+      continue;
+    }
+    if (merge && some) {
+      merge_states(w, w.max, w.sum, w.mix);
+    } else if (merge) {
+      // The first part is the total: merged with nothing it would be the same.
+      exchange(w.max, w.total_max), exchange(w.sum, w.total_sum), exchange(w.mix, w.total_mix);
+    }
+    some = true;
   }
+  if (!some) open_states(w, merge ? w.total_max : w.max, merge ? w.total_sum : w.sum, merge ? w.total_mix : w.mix);
   // What the query brings counts once a key is allowed.
   const Panel &last = w.panel[w.panels - 1];
   for (int64_t i = 0; i < last.lane + last.vectors * Real<T>::width; ++i)
@@ -150,8 +157,11 @@ template <class T> bool walk(Work<T> &w, Session<T> &s, int worker, bool merge, 
   return true;
 }
 
-// A whole tile of one group.
-template <class T> void run_tile(Work<T> &w, Session<T> &s, int worker, int64_t task, int64_t *blocks) {
+// The rows and the group that are a task.
+struct Place {
+  int64_t n, g, row0, rows;
+};
+template <class T> Place place_of(const Session<T> &s, int64_t task) {
   int64_t n, local;
   const int64_t G = s.call->G;
   if (s.first) {
@@ -161,10 +171,42 @@ template <class T> void run_tile(Work<T> &w, Session<T> &s, int worker, int64_t 
     n = task / (G * s.shared_tiles), local = task % (G * s.shared_tiles);
   }
   // Late rows first: under a causal mask they have the most keys, and small tasks at the end even out the threads.
-  const int64_t tiles = s.tiles_of(n), g = local / tiles, t = tiles - 1 - local % tiles, row0 = s.row_begin(n, t);
-  open_tile(w, n, g, row0, s.row_end(n, t) - row0, 0, s.call->S);
+  const int64_t tiles = s.tiles_of(n), t = tiles - 1 - local % tiles, row0 = s.row_begin(n, t);
+  return {n, local / tiles, row0, s.row_end(n, t) - row0};
+}
+
+// Asks for what the task at hand will write and what the next one will read first: its queries and the keys of a block.
+template <class T> void look_around(Work<T> &w, const Session<T> &s, const Place &at, const Place *next) {
+  const qkv_call *call = s.call;
+  w.fetch.clear();
+  if (next) {
+    const int64_t first = next->n * call->range_batch + next->row0 * call->K, last = first + (next->rows - 1) * call->K;
+    const int64_t low = most(least(call->lo[first], call->lo[last]), 0), rows = least(call->block, least(call->hi[last], call->S) - low);
+    const qkv_operand *const both[] = {&call->value, &call->key};
+    const int64_t width[] = {call->E, call->D};
+    for (int i = 0; i < 2 && rows > 0; ++i)
+      w.fetch.add(both[i]->base + both[i]->batch_offset[next->n] + next->g * both[i]->stride[0] + low * both[i]->stride[1],
+                  width[i] * element_size(both[i]->dtype), both[i]->stride[1], rows);
+    const qkv_operand &q = call->query;
+    for (int64_t h = next->g * s.heads; h < (next->g + 1) * s.heads && h < next->g * s.heads + 8; ++h)
+      w.fetch.add(q.base + q.batch_offset[next->n] + h * q.stride[0] + next->row0 * q.stride[1], call->D * element_size(q.dtype), q.stride[1], next->rows);
+  }
+  if (!call->output) return;
+  const int64_t row = call->E * element_size(call->query.dtype);
+  for (int64_t h = at.g * s.heads; h < (at.g + 1) * s.heads && h < at.g * s.heads + 8; ++h) {
+    const int64_t place = call->output_length_first ? (at.n * call->L + at.row0) * call->H + h : (at.n * call->H + h) * call->L + at.row0;
+    w.fetch.add((char *)call->output + place * row, row, call->output_length_first ? call->H * row : row, at.rows, true);
+  }
+}
+
+// A whole tile of one group.
+template <class T> void run_tile(Work<T> &w, Session<T> &s, int worker, int64_t task, int64_t *blocks) {
+  const Place at = place_of(s, task);
+  open_tile(w, at.n, at.g, at.row0, at.rows, 0, s.call->S);
   pack_queries(w);
-  open_states(w, w.total_max, w.total_sum, w.total_mix);
+  const int64_t after = task + s.threads;
+  const Place next = place_of(s, after < s.tasks ? after : task);
+  look_around(w, s, at, after < s.tasks ? &next : nullptr);
   if (walk(w, s, worker, true, blocks)) finish_tile(w);
 }
 
@@ -241,6 +283,7 @@ template <class T> void plan_splits(Session<T> &s) {
 template <class T> int drive(Session<T> &s, int64_t tasks) {
   s.next = 0;
   const int threads = int(least(least(s.call->threads, tasks), 1024));
+  s.threads = threads;
   if (qkv_parallel(threads < 1 ? 1 : threads, run_worker<T>, &s, poll_session<T>, &s)) s.stop = 1;
   return s.stop ? 1 : 0;
 }

@@ -114,6 +114,7 @@ template <class T, int N> __attribute__((noinline)) void pair_scores(Work<T> &w,
     by_rows<kTileRows<V>>(from, to, [&](auto rows, int64_t j) {
       pair_tile<T, decltype(rows)::count, V>(depth, w.pair_rows + j * w.pair_stride, w.pair_stride, query + v * Real<T>::width,
                                              w.score + j * W + v * Real<T>::width, W, all<T>(w.scale));
+      w.fetch.lines(kPace / 2);
     });
   });
   if (__builtin_expect(!w.any_careful && !p.careful, 1)) return;

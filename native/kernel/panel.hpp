@@ -135,7 +135,7 @@ template <class T, int N> QKV_INLINE void products(Work<T> &w, const Panel &p, c
   if (QKV_PAIRS && w.pairs)
     pair_scores<T, N>(w, p, span);
   else
-    scores_of<T, N>(span, w.call->D, w.key_rows, w.query + p.lane * w.call->D, w.score);
+    scores_of<T, N>(span, w.call->D, w.key_rows, w.query + p.lane * w.call->D, w.score, w.fetch);
 }
 
 // The panel's scores with the block at hand, -inf where a pair is forbidden, and the greatest of each lane. Answers
@@ -175,12 +175,16 @@ template <class T, int N> QKV_INLINE bool score_panel(Work<T> &w, const Panel &p
   return true;
 }
 
+template <class T> void ready_keys(Work<T> &w, bool look = true);
+
 // The same, for the keys alone that some row of a vector may read, where nothing but ranges says which; else for all keys.
-template <class T, int N> QKV_INLINE bool score_spans(Work<T> &w, const Panel &p, Spans<N> &span, Vec<T> *top) {
+template <class T, int N> bool score_spans(Work<T> &w, const Panel &p, Spans<N> &span, Vec<T> *top) {
   constexpr int width = Real<T>::width;
   const qkv_call *call = w.call;
   span = all_keys<N>(p);
-  if (!p.ranged || call->allow.base || call->bias.base || __builtin_expect(w.any_bad, 0)) {
+  const bool dot = !(call->softcap > 0 || call->slopes), ranged = p.ranged && !call->allow.base && !call->bias.base;
+  if (__builtin_expect(w.key_unseen && !(ranged && dot), 0)) ready_keys(w, true);
+  if (!ranged || __builtin_expect(w.any_bad, 0)) {
     bool masked;
     return score_panel<T, N>(w, p, masked, top);
   }
@@ -188,7 +192,6 @@ template <class T, int N> QKV_INLINE bool score_spans(Work<T> &w, const Panel &p
     Lane<T> &lane = w.lane[p.lane + i];
     if (p.full || w.row[lane.row].begin < w.row[lane.row].end) lane.flag |= QKV_ALLOWED;
   }
-  const bool dot = !(call->softcap > 0 || call->slopes);
   for (int v = 0; v < N && dot; ++v) span.from[v] = p.from[v], span.to[v] = p.to[v];
   products<T, N>(w, p, span);
   if (!dot) {
@@ -200,6 +203,10 @@ template <class T, int N> QKV_INLINE bool score_spans(Work<T> &w, const Panel &p
     if (call->slopes) apply_alibi<T, N>(w, p);
   }
   if (__builtin_expect((scan_ranges<T, N>(w, p, span, top)), 0)) {
+    if (w.key_unseen) {
+      ready_keys(w, true);
+      return score_spans<T, N>(w, p, span, top);
+    }
     mask_ranges<T, N>(w, p);
     settle<T, N>(w, p, true, dot);
     scan_scores<T, N>(w, p, true, top);
@@ -233,7 +240,7 @@ template <class T, int N, class Note> void visit(Work<T> &w, const Panel &p, Not
     note.close(p.lane + v * width, before, base, shrink, load(sum));
     store(sum, fma(load(sum), shrink, added));
   }
-  mix_values<T, N>(span, E, w.value_rows, w.score, w.mix + p.lane * E, alpha);
+  mix_values<T, N>(span, E, w.value_rows, w.score, w.mix + p.lane * E, alpha, w.fetch);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 // register tile and whatever the lanes, each element of X sees the same chain of operations.
 #pragma once
 #include "element.hpp"
+#include "fetch.hpp"
 
 namespace {
 
@@ -170,12 +171,13 @@ template <int N, class F> QKV_INLINE void by_spans(const Spans<N> &span, F part)
 
 // Scores of the keys that the vectors meet; row j of `key` and of `score` is key j of the block.
 template <class T, int N>
-__attribute__((noinline)) void scores_of(const Spans<N> &span, int64_t D, const T *key, const T *query, T *score) {
+__attribute__((noinline)) void scores_of(const Spans<N> &span, int64_t D, const T *key, const T *query, T *score, Fetch &fetch) {
   constexpr int width = Real<T>::width, lanes = N * width;
   by_spans(span, [&](int64_t from, int64_t to, auto vectors, int v) {
     constexpr int V = decltype(vectors)::count;
     by_rows<kTileRows<V>>(from, to, [&](auto rows, int64_t j) {
       score_tile<T, decltype(rows)::count, V>(D, key + j * D, query + v * width, score + j * lanes + v * width, lanes);
+      fetch.lines(kPace);
     });
   });
 }
@@ -204,10 +206,12 @@ QKV_INLINE void mix_tile(const Spans<N> &span, int64_t E, const T *value, const 
 }
 
 template <class T, int N>
-__attribute__((noinline)) void mix_values(const Spans<N> &span, int64_t E, const T *value, const T *weight, T *mix, const T *alpha) {
+__attribute__((noinline)) void mix_values(const Spans<N> &span, int64_t E, const T *value, const T *weight, T *mix, const T *alpha,
+                                          Fetch &fetch) {
   constexpr int lanes = N * Real<T>::width;
   by_rows<kTileRows<N>>(0, E, [&](auto rows, int64_t e) {
     mix_tile<T, decltype(rows)::count, N>(span, E, value + e, weight, mix + e * lanes, alpha);
+    fetch.lines(kPace);
   });
 }
 

@@ -42,8 +42,9 @@ template <class T> __attribute__((noinline)) void remix(Work<T> &w, const Panel 
     }
 }
 
-// Ends a split: mix becomes the weighted mean.
-template <class T, int N> void close_split(Work<T> &w, const Panel &p, int64_t split_first) {
+// Ends a split: mix becomes the weighted mean. False if values that nobody looked at seem not to be finite; then the split has
+// to be done again.
+template <class T, int N> bool close_split(Work<T> &w, const Panel &p, int64_t split_first) {
   constexpr int width = Real<T>::width, W = N * width;
   const int64_t E = w.call->E;
   for (int v = 0; v < N; ++v) {
@@ -57,12 +58,14 @@ template <class T, int N> void close_split(Work<T> &w, const Panel &p, int64_t s
       store(mix + e * W, mean);
     }
     if (__builtin_expect(!any<T>(odd != odd), 1)) continue;
+    if (!w.checked) return false;
     for (int i = 0; i < width; ++i) {
       const Lane<T> &lane = w.lane[p.lane + v * width + i];
       if (odd[i] == 0 || sum[i] == 0 || ((lane.flag | lane.query_flag) & (QKV_NONFINITE | QKV_OVERFLOW))) continue;
       remix(w, p, v * width + i, split_first, w.max[p.lane + v * width + i], sum[i]);
     }
   }
+  return true;
 }
 
 // total = merge(total, part), lane by lane. An empty state (max -inf, sum 0, mix 0) is the exact identity on either

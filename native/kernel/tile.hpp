@@ -30,9 +30,12 @@ template <class T> void open_tile(Work<T> &w, int64_t n, int64_t g, int64_t row0
   const qkv_call *call = w.call;
   w.n = n, w.g = g, w.row0 = row0, w.rows = rows;
   w.origin = origin_of(call, n, row0);
+  w.key_unseen = false, w.last = 0;
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t at = n * call->range_batch + (row0 + r) * call->K;
     w.row[r].start(call->lo + at, call->hi + at, call->K, most(floor, 0), least(limit, call->S));
+    for (int64_t k = 0; k < call->K; ++k)
+      if (w.row[r].low(k) < w.row[r].high(k)) w.last = most(w.last, w.row[r].high(k));
   }
   const int64_t used = rows * w.heads, width = Real<T>::width;
   w.panels = 0;
@@ -42,6 +45,7 @@ template <class T> void open_tile(Work<T> &w, int64_t n, int64_t g, int64_t row0
   }
   const bool dense_rows = call->key.stride[2] == element_size(call->key.dtype) && call->value.stride[2] == element_size(call->value.dtype);
   w.few = used <= kFewRows<T> && dense_rows ? used : 0;
+  w.checked = w.few > 0;
   const Panel &last = w.panel[w.panels - 1];
   for (int64_t i = 0; i < last.lane + last.vectors * width; ++i) {
     const int64_t at = least(i, used - 1), r = at / w.heads, h = g * w.heads + at % w.heads, row = row0 + r;
@@ -165,27 +169,39 @@ template <class T> bool as_packed(const qkv_operand &o, int64_t count) {
          o.stride[1] == count * int64_t(sizeof(T));
 }
 
-// Rows [w.begin, w.end) of one operand, finite, in the compute type.
-template <class T> const T *ready_rows(Work<T> &w, const qkv_operand &o, const char *from, int64_t count, T *to, uint8_t mark) {
+// Rows [w.begin, w.end) of one operand, in the compute type; finite, unless they may stay `unseen` and lie as they are read.
+template <class T>
+const T *ready_rows(Work<T> &w, const qkv_operand &o, const char *from, int64_t count, T *to, uint8_t mark, bool *unseen = nullptr) {
   const int64_t rows = w.end - w.begin;
-  if (as_packed<T>(o, count) && (uintptr_t)from % sizeof(T) == 0 && finite_row((const T *)from, rows * count))
-    return (const T *)from - w.begin * count;
+  if (as_packed<T>(o, count) && (uintptr_t)from % sizeof(T) == 0) {
+    if (unseen) *unseen = true;
+    if (unseen || finite_row((const T *)from, rows * count)) return (const T *)from - w.begin * count;
+  }
   w.any_bad |= pack_rows<T>(o.dtype, from, o.stride[1], o.stride[2], rows, count, to + w.begin * count, w.bad + w.begin, mark);
   return to;
 }
 
-template <class T> void ready_keys(Work<T> &w) {
+template <class T> void ready_keys(Work<T> &w, bool look) {
   for (int64_t j = w.begin; j < w.end; ++j) w.bad[j] = 0;
-  w.any_bad = false;
+  w.any_bad = w.key_unseen = false;
   if (QKV_PAIRS && w.pairs)
     ready_pairs(w);
   else
-    w.key_rows = ready_rows(w, w.call->key, w.key_row(w.first + w.begin), w.call->D, w.key, 1);
+    w.key_rows = ready_rows(w, w.call->key, w.key_row(w.first + w.begin), w.call->D, w.key, 1, look ? nullptr : &w.key_unseen);
 }
 
-template <class T> void pack_block(Work<T> &w) {
-  ready_keys(w);
-  w.value_rows = ready_rows(w, w.call->value, w.value_row(w.first + w.begin), w.call->E, w.value, 2);
+template <class T> void pack_block(Work<T> &w, bool look = true) {
+  bool unseen = false;
+  ready_keys(w, look);
+  w.value_rows = ready_rows(w, w.call->value, w.value_row(w.first + w.begin), w.call->E, w.value, 2, look ? nullptr : &unseen);
+}
+
+// What the tile reads after the block at hand, which ends at `stop`: the keys of its next one.
+template <class T> void look_ahead(Work<T> &w, int64_t stop) {
+  const qkv_call *call = w.call;
+  const int64_t rows = least(call->block, w.last - stop);
+  w.fetch.add(w.value_row(stop), call->E * element_size(call->value.dtype), call->value.stride[1], rows);
+  w.fetch.add(w.key_row(stop), call->D * element_size(call->key.dtype), call->key.stride[1], rows);
 }
 
 // All rows of the tile meet the block at hand.
@@ -194,7 +210,7 @@ template <class T> void visit_block(Work<T> &w) {
     if (__builtin_expect(visit_few(w), 1)) return;
     few_to_panel(w);
   }
-  pack_block(w);
+  pack_block(w, w.checked);
   Unnoted nobody;
   for (int64_t q = 0; q < w.panels; ++q) {
     const Panel &p = w.panel[q];
@@ -203,10 +219,13 @@ template <class T> void visit_block(Work<T> &w) {
   if (w.few) few_from_panel(w);
 }
 
-template <class T> void close_splits(Work<T> &w, int64_t split_first) {
+// Ends a split; false if it has to be done again, with every row looked at.
+template <class T> bool close_splits(Work<T> &w, int64_t split_first) {
   if (w.few) few_to_panel(w);
-  for (int64_t q = 0; q < w.panels; ++q)
-    with_vectors(w.panel[q].vectors, [&](auto n) { close_split<T, decltype(n)::count>(w, w.panel[q], split_first); });
+  bool good = true;
+  for (int64_t q = 0; q < w.panels && good; ++q)
+    with_vectors(w.panel[q].vectors, [&](auto n) { good = close_split<T, decltype(n)::count>(w, w.panel[q], split_first); });
+  return good;
 }
 
 template <class T> void open_states(Work<T> &w, T *max, T *sum, T *mix) {

@@ -3,6 +3,7 @@
 // keys. Lanes come in panels of one or two vectors; lanes past the last row repeat it and are never stored.
 #pragma once
 #include "../runtime.h"
+#include "fetch.hpp"
 #include "pack.hpp"
 #include "range.hpp"
 
@@ -56,6 +57,11 @@ template <class T> struct Lane {
   bool careful;              // its query has a subnormal number (pairs.hpp)
 };
 
+template <class U> QKV_INLINE void exchange(U &a, U &b) {
+  const U c = a;
+  a = b, b = c;
+}
+
 struct Panel {
   int64_t lane;        // its first
   int vectors;         // 1 or 2
@@ -88,7 +94,7 @@ template <class T> struct Work {
   T scale, softcap;
 
   // The tile at hand.
-  int64_t n, g, row0, rows, origin, panels;
+  int64_t n, g, row0, rows, origin, panels, last;  // no row reads a key from `last` on
   RowKeys *row;
   Lane<T> *lane;
   Panel *panel;
@@ -102,6 +108,9 @@ template <class T> struct Work {
   const T *key_rows, *value_rows;  // where these rows really are: there, or still with the caller; from w.first on
   uint8_t *bad;         // a row of key or value held a NaN or an infinity
   bool any_bad;
+  bool checked;         // nothing of the tile is read before it was looked at
+  bool key_unseen;      // the block's keys were not: what is wrong with them shows in the scores
+  Fetch fetch;
 
   // Scores by pairs (pairs.hpp): queries per panel [D / 2][lanes], keys w.pair_stride bytes apart; keys with subnormals.
   bool pairs, any_careful;
