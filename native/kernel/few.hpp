@@ -204,8 +204,8 @@ template <class T> bool visit_few(Work<T> &w) {
   const int64_t wide = width > 4 ? width : 4, low = p.begin / wide * wide, high = (p.end + wide - 1) / wide * wide;
   bool dense = call->allow.base || call->bias.base;
   for (int64_t r = 0; r < w.few; ++r) {
-    const RowKeys &row = w.row[w.lane[r].row];
-    dense |= row.begin < row.end && !row.whole;
+    const int32_t row = w.lane[r].row;
+    dense |= call->K > 1 && w.from[row] < w.to[row] && !w.whole[row];
   }
   if (dense) {
     mask_ranges<T, 1>(w, p);
@@ -225,9 +225,9 @@ template <class T> bool visit_few(Work<T> &w) {
   bool some[kFewRows<T>] = {};
   for (int64_t r = 0; r < w.few; ++r) {
     T *const score = w.few_score + r * w.few_step;
-    const RowKeys &row = w.row[w.lane[r].row];
-    some[r] = row.begin < row.end;
-    const int64_t from = some[r] ? row.begin - w.first : high, to = some[r] ? row.end - w.first : high;
+    const int32_t row = w.lane[r].row;
+    some[r] = w.from[row] < w.to[row];
+    const int64_t from = some[r] ? w.from[row] : high, to = some[r] ? w.to[row] : high;
     few_outside(w, r, low, high, from, to, T(0));
     if (few_odd(w, r, low, high)) return false;
     if (call->softcap > 0 || call->slopes || call->bias.base) {

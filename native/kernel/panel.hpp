@@ -63,8 +63,8 @@ template <class T, int N> QKV_INLINE bool scan_ranges(const Work<T> &w, const Pa
     if (clear_from > from || clear_to < to) {
       alignas(kAlign) Int low[width], high_end[width];
       for (int i = 0; i < width; ++i) {
-        const RowKeys &row = w.row[w.lane[p.lane + v * width + i].row];
-        low[i] = Int(row.begin - w.first), high_end[i] = Int(row.end - w.first);
+        const int32_t row = w.lane[p.lane + v * width + i].row;
+        low[i] = w.from[row], high_end[i] = w.to[row];
       }
       const IVec<T> first = load_int<T>(low), end = load_int<T>(high_end);
       const auto part = [&](int64_t j, int64_t stop) {
@@ -190,7 +190,7 @@ template <class T, int N> bool score_spans(Work<T> &w, const Panel &p, Spans<N> 
   }
   for (int i = 0; i < N * width; ++i) {
     Lane<T> &lane = w.lane[p.lane + i];
-    if (p.full || w.row[lane.row].begin < w.row[lane.row].end) lane.flag |= QKV_ALLOWED;
+    if (p.full || w.from[lane.row] < w.to[lane.row]) lane.flag |= QKV_ALLOWED;
   }
   for (int v = 0; v < N && dot; ++v) span.from[v] = p.from[v], span.to[v] = p.to[v];
   products<T, N>(w, p, span);

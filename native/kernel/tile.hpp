@@ -36,6 +36,7 @@ template <class T> void open_tile(Work<T> &w, int64_t n, int64_t g, int64_t row0
     w.row[r].start(call->lo + at, call->hi + at, call->K, most(floor, 0), least(limit, call->S));
     for (int64_t k = 0; k < call->K; ++k)
       if (w.row[r].low(k) < w.row[r].high(k)) w.last = most(w.last, w.row[r].high(k));
+    if (call->K == 1) w.low[r] = int32_t(w.row[r].low(0)), w.high[r] = int32_t(w.row[r].high(0));
   }
   const int64_t used = rows * w.heads, width = Real<T>::width;
   w.panels = 0;
@@ -112,37 +113,74 @@ template <class T> void pack_queries(Work<T> &w) {
 // What the rows of vector v may read of the block at hand: all of them together, and each of them.
 template <class T> QKV_INLINE void cut_vector(const Work<T> &w, Panel &p, int v) {
   const Lane<T> *const lane = w.lane + p.lane + v * Real<T>::width;
-  int64_t low = kNone, high = 0, inner_low = 0, inner_high = kNone;
-  for (const RowKeys *row = w.row + lane[0].row, *const last = w.row + lane[Real<T>::width - 1].row; row <= last; ++row) {
-    inner_low = most(inner_low, row->begin), inner_high = least(inner_high, row->end);
-    if (row->begin >= row->end) continue;
-    p.ranged &= row->whole;
-    low = least(low, row->begin), high = most(high, row->end);
+  const int32_t first = lane[0].row, last = lane[Real<T>::width - 1].row;
+  int32_t low = INT32_MAX, high = 0, inner_low = 0, inner_high = INT32_MAX;
+  for (int32_t r = first; r <= last; ++r) {
+    const int32_t from = w.from[r], to = w.to[r];  // an empty row ends at 0
+    inner_low = from > inner_low ? from : inner_low, inner_high = to < inner_high ? to : inner_high;
+    const int32_t some = from < to ? from : INT32_MAX;
+    low = some < low ? some : low, high = to > high ? to : high;
   }
-  if (low >= high) {
-    p.from[v] = p.to[v] = p.clear_from[v] = p.clear_to[v] = 0;
-    return;
+  if (w.call->K > 1)
+    for (int32_t r = first; r <= last; ++r) p.ranged &= w.whole[r] || w.from[r] >= w.to[r];
+  if (low >= high) low = high = 0;
+  const bool some = inner_low < inner_high;
+  p.from[v] = low, p.to[v] = high;
+  p.clear_from[v] = some ? inner_low : high, p.clear_to[v] = some ? inner_high : high;
+}
+
+// The first key at or after `from` that some row may read, or kNone. Calls come with ascending `from`.
+template <class T> int64_t next_key(Work<T> &w, int64_t from) {
+  int64_t at = kNone;
+  if (w.call->K > 1) {
+    for (int64_t r = 0; r < w.rows; ++r) at = least(at, w.row[r].next(from));
+    return at;
   }
-  p.from[v] = low - w.first, p.to[v] = high - w.first;
-  const bool some = inner_low < inner_high;  // an empty row ends at 0
-  p.clear_from[v] = some ? inner_low - w.first : p.to[v], p.clear_to[v] = some ? inner_high - w.first : p.to[v];
+  if (from >= INT32_MAX) return kNone;
+  const int32_t here = int32_t(from);
+  int32_t found = INT32_MAX;
+  for (int64_t r = 0; r < w.rows; ++r) {
+    const int32_t low = w.low[r] > here ? w.low[r] : here, one = low < w.high[r] ? low : INT32_MAX;
+    found = one < found ? one : found;
+  }
+  return found == INT32_MAX ? kNone : found;
+}
+
+// Cuts the rows to the block [start, stop), numbered from w.first. Answers where the last of their keys ends.
+template <class T> int64_t cut_rows_to(Work<T> &w, int64_t start, int64_t stop) {
+  if (w.call->K > 1) {
+    int64_t end = 0;
+    for (int64_t r = 0; r < w.rows; ++r) {
+      RowKeys &row = w.row[r];
+      row.cut(start, stop);
+      const bool some = row.begin < row.end;
+      w.from[r] = some ? int32_t(row.begin - w.first) : 0, w.to[r] = some ? int32_t(row.end - w.first) : 0;
+      w.whole[r] = row.whole;
+      end = most(end, row.end);
+    }
+    return end;
+  }
+  const int32_t first = int32_t(w.first), low = int32_t(most(start, 0)), high = int32_t(least(stop, INT32_MAX));
+  int32_t end = 0;
+  for (int64_t r = 0; r < w.rows; ++r) {
+    const int32_t from = w.low[r] > low ? w.low[r] : low, to = w.high[r] < high ? w.high[r] : high;
+    const bool some = from < to;
+    w.from[r] = some ? from - first : 0, w.to[r] = some ? to - first : 0;
+    end = some && to > end ? to : end;
+  }
+  return end;
 }
 
 // Finds the next block with a key that some row may read, at or after `from`, and cuts rows and panels to it. Answers
 // where the block ends, or kNone. Keys are numbered from w.first, which is moved to the hull of all rows in steps of
 // four so that the strands of the sum stay the same; so a block costs memory for the keys it really has.
 template <class T> int64_t next_block(Work<T> &w, int64_t from) {
-  int64_t at = kNone;
-  for (int64_t r = 0; r < w.rows; ++r) at = least(at, w.row[r].next(from));
+  const int64_t at = next_key(w, from);
   if (at == kNone) return kNone;
   const int64_t start = w.origin + floor_div(at - w.origin, w.call->block) * w.call->block;
   const int64_t stop = start + w.call->block;
-  int64_t end = at;
-  for (int64_t r = 0; r < w.rows; ++r) {
-    w.row[r].cut(start, stop);
-    end = most(end, w.row[r].end);
-  }
   w.first = start + (at - start) / 4 * 4;
+  const int64_t end = cut_rows_to(w, start, stop);
   w.begin = at - w.first, w.end = w.count = end - w.first;
 
   for (int64_t q = 0; q < w.panels; ++q) {

@@ -96,14 +96,18 @@ template <class T> struct Work {
   // The tile at hand.
   int64_t n, g, row0, rows, origin, panels, last;  // no row reads a key from `last` on
   RowKeys *row;
+  int32_t *low, *high;  // each row's only range, where there is one a row
   Lane<T> *lane;
   Panel *panel;
   T *query;             // per panel [D][lanes of the panel], scaled
   T *max, *sum, *mix;   // state of the split at hand; mix per panel [E][lanes]
   T *total_max, *total_sum, *total_mix;  // state of the finished splits
 
-  // The block at hand: keys [first, first + count), of which [begin, end) are packed.
+  // The block at hand: keys [first, first + count), of which [begin, end) are packed; of each row the hull [from, to) of those
+  // that it may read, and whether that is one range.
   int64_t first, count, begin, end;
+  int32_t *from, *to;
+  bool *whole;
   T *key, *value;       // [block][D], [block][E]
   const T *key_rows, *value_rows;  // where these rows really are: there, or still with the caller; from w.first on
   uint8_t *bad;         // a row of key or value held a NaN or an infinity
@@ -135,6 +139,8 @@ template <class T> struct Work {
     pairs = by_pairs<T>(call);
     const int64_t D = call->D, E = call->E, strip = block_rows * 2 * width;
     row = arena->take<RowKeys>(tile_rows);
+    low = arena->take<int32_t>(tile_rows), high = arena->take<int32_t>(tile_rows);
+    from = arena->take<int32_t>(tile_rows), to = arena->take<int32_t>(tile_rows), whole = arena->take<bool>(tile_rows);
     lane = arena->take<Lane<T>>(lanes);
     panel = arena->take<Panel>(lanes / width);
     query = arena->take<T>(times(lanes, D, &over));
