@@ -124,6 +124,7 @@ template <class T, class More> int take_scratch(Session<T> &s, int64_t threads, 
 template <class T> bool walk(Work<T> &w, Session<T> &s, int worker, bool merge, int64_t *blocks) {
   const auto split_of = [&] { return w.origin + floor_div(w.first - w.origin, w.call->split) * w.call->split; };
   bool some = false;
+  w.checked = w.few > 0;
   int64_t stop = next_block(w, 0);
   while (stop != kNone) {
     const int64_t split = split_of();

@@ -175,7 +175,7 @@ template <class T, int N> QKV_INLINE bool score_panel(Work<T> &w, const Panel &p
   return true;
 }
 
-template <class T> void ready_keys(Work<T> &w, bool look = true);
+template <class T> void look_at_keys(Work<T> &w);
 
 // The same, for the keys alone that some row of a vector may read, where nothing but ranges says which; else for all keys.
 template <class T, int N> bool score_spans(Work<T> &w, const Panel &p, Spans<N> &span, Vec<T> *top) {
@@ -183,7 +183,7 @@ template <class T, int N> bool score_spans(Work<T> &w, const Panel &p, Spans<N> 
   const qkv_call *call = w.call;
   span = all_keys<N>(p);
   const bool dot = !(call->softcap > 0 || call->slopes), ranged = p.ranged && !call->allow.base && !call->bias.base;
-  if (__builtin_expect(w.key_unseen && !(ranged && dot), 0)) ready_keys(w, true);
+  if (__builtin_expect(w.key_unseen && !(ranged && dot), 0)) look_at_keys(w);
   if (!ranged || __builtin_expect(w.any_bad, 0)) {
     bool masked;
     return score_panel<T, N>(w, p, masked, top);
@@ -204,7 +204,7 @@ template <class T, int N> bool score_spans(Work<T> &w, const Panel &p, Spans<N> 
   }
   if (__builtin_expect((scan_ranges<T, N>(w, p, span, top)), 0)) {
     if (w.key_unseen) {
-      ready_keys(w, true);
+      look_at_keys(w);
       return score_spans<T, N>(w, p, span, top);
     }
     mask_ranges<T, N>(w, p);

@@ -30,7 +30,7 @@ template <class T> void open_tile(Work<T> &w, int64_t n, int64_t g, int64_t row0
   const qkv_call *call = w.call;
   w.n = n, w.g = g, w.row0 = row0, w.rows = rows;
   w.origin = origin_of(call, n, row0);
-  w.key_unseen = false, w.last = 0;
+  w.checked = true, w.key_unseen = false, w.last = 0;
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t at = n * call->range_batch + (row0 + r) * call->K;
     w.row[r].start(call->lo + at, call->hi + at, call->K, most(floor, 0), least(limit, call->S));
@@ -46,7 +46,6 @@ template <class T> void open_tile(Work<T> &w, int64_t n, int64_t g, int64_t row0
   }
   const bool dense_rows = call->key.stride[2] == element_size(call->key.dtype) && call->value.stride[2] == element_size(call->value.dtype);
   w.few = used <= kFewRows<T> && dense_rows ? used : 0;
-  w.checked = w.few > 0;
   const Panel &last = w.panel[w.panels - 1];
   for (int64_t i = 0; i < last.lane + last.vectors * width; ++i) {
     const int64_t at = least(i, used - 1), r = at / w.heads, h = g * w.heads + at % w.heads, row = row0 + r;
@@ -219,7 +218,13 @@ const T *ready_rows(Work<T> &w, const qkv_operand &o, const char *from, int64_t 
   return to;
 }
 
-template <class T> void ready_keys(Work<T> &w, bool look) {
+// The block's keys, which nobody looked at; what was found in its values stands.
+template <class T> void look_at_keys(Work<T> &w) {
+  w.key_unseen = false;
+  w.key_rows = ready_rows(w, w.call->key, w.key_row(w.first + w.begin), w.call->D, w.key, 1);
+}
+
+template <class T> void ready_keys(Work<T> &w, bool look = true) {
   for (int64_t j = w.begin; j < w.end; ++j) w.bad[j] = 0;
   w.any_bad = w.key_unseen = false;
   if (QKV_PAIRS && w.pairs)
