@@ -76,6 +76,7 @@ def trial(stream: str, seed: int, changes: dict[str, Any]) -> tuple[dict[str, tu
     child = os.fork()
     if child == 0:  # pragma: no cover - measured in the parent
         os.close(out)
+        faulthandler.disable()
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         signal.alarm(PATIENCE)
         recipes.forget()
