@@ -1,5 +1,6 @@
 // The module, and attention for Python: a call in, results written to the arrays given. With recipe.cpp, retreat.cpp,
 // inquire.cpp and what they share in call.h and buffer.h the only place that knows Python.
+#include "apportion.h"
 #include "call.h"
 #include "inquire.h"
 #include "overlook.h"
@@ -91,4 +92,5 @@ NB_MODULE(_native, m) {
   bind_backward(m);
   bind_answers(m);
   bind_survey(m);
+  bind_shares(m);
 }

@@ -12,9 +12,11 @@
   extern "C" int qkv_backward_##level(qkv_backward *); \
   extern "C" int qkv_answers_##level(qkv_answers *);   \
   extern "C" int qkv_survey_##level(qkv_survey *);     \
-  extern "C" int qkv_keep_##level(qkv_keep *);
+  extern "C" int qkv_keep_##level(qkv_keep *);         \
+  extern "C" int qkv_shares_##level(qkv_shares *);
 #define QKV_LEVEL(name, level) \
-  {name, qkv_attend_##level, qkv_backward_##level, qkv_answers_##level, qkv_survey_##level, qkv_keep_##level}
+  {name, qkv_attend_##level, qkv_backward_##level, qkv_answers_##level, qkv_survey_##level, qkv_keep_##level, \
+   qkv_shares_##level}
 
 QKV_DECLARE(portable)
 #if defined(__x86_64__)

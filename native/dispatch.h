@@ -4,6 +4,7 @@
 #include "backward.h"
 #include "keep.h"
 #include "qkv.h"
+#include "shares.h"
 #include "survey.h"
 
 typedef struct qkv_level {
@@ -13,6 +14,7 @@ typedef struct qkv_level {
   qkv_answers_fn answers;
   qkv_survey_fn survey;
   qkv_keep_fn keep;
+  qkv_shares_fn shares;
 } qkv_level;
 
 // The levels that are built in and that processor and operating system support.

@@ -9,3 +9,5 @@
 #include "kernel/survey.hpp"
 #define QKV_LEVEL_KEEP qkv_keep_portable
 #include "kernel/keep.hpp"
+#define QKV_LEVEL_SHARES qkv_shares_portable
+#include "kernel/shares.hpp"

@@ -94,12 +94,12 @@ def test_b5_sizes_of_reading_the_future() -> None:
         (causal() & keys([1, 2]) & keys([1, 2, 3])).reads_future(4, 4)
 
 
-@pytest.mark.parametrize("wanted", [[1, 2], [], True, 1.5, "0"], ids=repr)
-def test_g1_one_query_is_one_query(wanted: Any) -> None:
-    """G1: a list of rows is refused, not cut to its first."""
+@pytest.mark.parametrize("wanted", [True, 1.5, "0", [1.0]], ids=repr)
+def test_g1_rows_are_whole_numbers(wanted: Any) -> None:
+    """G1: nothing else is taken for a row, and a list of heads is refused, not cut to its first."""
     a = attention(zeros(3, 2), zeros(3, 2), np.ones((3, 1), F))
     for ask in (a.contributions, a.influence):
-        with pytest.raises(qkv.DTypeError, match="query must be one whole number"):
+        with pytest.raises(qkv.DTypeError, match="query must be whole numbers"):
             ask(wanted)
     with pytest.raises(qkv.DTypeError, match="head must be one whole number"):
         attention(zeros(2, 3, 2), zeros(2, 3, 2), zeros(2, 3, 1)).influence(0, head=[0, 1])  # type: ignore[arg-type]

@@ -674,8 +674,8 @@ CASES = [
     Case(
         "one-index",
         qkv.DTypeError,
-        "query must be one whole number, but [1, 2] came; ask one query at a time",
-        lambda: qkv.attention(*[np.zeros((2, 4), np.float32)] * 3).influence([1, 2]),
+        "head must be one whole number, but [1, 2] came; ask one head at a time",
+        lambda: qkv.attention(*[np.zeros((3, 2, 4), np.float32)] * 3).influence(0, head=[1, 2]),  # type: ignore[arg-type]
     ),
     Case(
         "layer-bias-dtype",

@@ -26,7 +26,7 @@ template <class T> __attribute__((noinline)) void remix(Work<T> &w, const Panel 
   for (int64_t k = 0; k < row.count; ++k)
     for (int64_t j = most(row.low(k), split_first); j < least(row.high(k), split_last); ++j) {
       const T s = score_of_pair(w, p, index, j);
-      if (!(s > -Real<T>::infinity)) continue;
+      if (!(s > -Real<T>::infinity) || (w.left_out && w.left_out[p.lane + index] == j)) continue;
       const T weight = exponential1<T>(s - max);
       const char *value = w.value_row(j);
       for (int64_t e = 0; e < E; ++e)

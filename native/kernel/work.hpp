@@ -131,6 +131,7 @@ template <class T> struct Work {
   T *score, *bias;
   Int *mask;
   T *row_buffer;        // E numbers
+  const int64_t *left_out;  // keys that lanes leave out besides, or -1 (shares.hpp); null: none
 
   static constexpr int64_t width = Real<T>::width;
 

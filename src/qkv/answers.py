@@ -10,8 +10,9 @@ import numpy as np
 
 from .errors import ArgumentError, DTypeError, shown
 from .interop import to_numpy, whole_number
+from .ranges import Ints
 
-__all__ = ["Contributions", "Influence", "Survey", "Top", "indices", "one_index"]
+__all__ = ["Contributions", "Influence", "Survey", "Top", "indices", "one_index", "some_indices"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +44,7 @@ class Survey:
 
 @dataclass(frozen=True, eq=False)
 class Contributions:
-    """What each key put into one query's output, (B…, H, S) each (without H where one head was asked).
+    """What each key put into a query's output, (B…, H, S) each, or (B…, H, rows, S); without H where one head was asked.
 
     Attributes:
         weight: α_j. norm: ‖α_j v_j‖. share: α_j v_j · o / ‖o‖², signed, adds up to 1 over the keys; NaN where o is 0 (C6).
@@ -56,12 +57,12 @@ class Contributions:
 
 @dataclass(frozen=True, eq=False)
 class Influence:
-    """How one query's output would change if one key were forbidden, for each key.
+    """How a query's output would change if one key were forbidden, for each key.
 
     Attributes:
-        relative: ‖o − o₋ⱼ‖ / ‖o‖, (B…, H, S); 0 for keys the query may not read, NaN where o is 0.
+        relative: ‖o − o₋ⱼ‖ / ‖o‖, (B…, H, S), or (B…, H, rows, S); 0 for keys the query may not read, NaN where o is 0.
         sole: True where the key is the only one the row may read: without it the row would be zero.
-        vectors: o₋ⱼ − o, (B…, H, S, E), if asked for, else None.
+        vectors: o₋ⱼ − o, (B…, H, S, E) or (B…, H, rows, S, E), if asked for, else None.
     """
 
     relative: Any
@@ -74,6 +75,12 @@ def one_index(name: str, wanted: Any, size: int) -> int:
     if number is None:
         raise DTypeError(f"{name} must be one whole number, but {shown(wanted)} came; ask one {name} at a time")
     return int(indices(name, number, size)[0])
+
+
+def some_indices(name: str, wanted: Any, size: int) -> tuple[Ints, bool]:
+    """(indices, whether they were one number and no sequence)."""
+    number = whole_number(wanted)
+    return indices(name, wanted if number is None else number, size), number is not None
 
 
 def indices(name: str, wanted: Any, size: int) -> Any:

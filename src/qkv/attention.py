@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from . import engines, questions, recipes
-from .answers import Contributions, Influence, Survey, Top, indices, one_index
+from .answers import Contributions, Influence, Survey, Top, indices, one_index, some_indices
 from .contract import canonical, refuse_foreign
 from .diagnose import raise_faults
 from .errors import ArgumentError, DTypeError, ShapeError, shown
@@ -360,11 +360,12 @@ class Attention:
             at = at.reshape(-1, p.queries).astype(np.int64)
         return Survey(*(None if x is None else self._give(x) for x in survey(p, self._plan, at, cells)))
 
-    def contributions(self, query: int, *, head: int | None = None) -> Contributions:
-        """What each key put into the output of one query row: α_j v_j, its norm and its share along the output.
+    def contributions(self, query: Any, *, head: int | None = None) -> Contributions:
+        """What each key put into the output of a query row: α_j v_j, its norm and its share along the output.
 
         Args:
-            query: the row, negative ones count from the end. head: one query head; all if left out.
+            query: the row, negative ones count from the end; or a sequence of rows, and then the arrays have an axis of
+                rows before the keys. head: one query head; all if left out.
 
         >>> import numpy as np, qkv
         >>> q, k = np.array([[2**0.5, 0.0]]), np.eye(2)
@@ -372,46 +373,37 @@ class Attention:
         >>> c.weight.round(2).tolist(), (c.norm / c.norm.sum()).round(2).tolist(), c.share.round(2).tolist()
         ([0.73, 0.27], [0.58, 0.42], [0.65, 0.35])
         """
-        p = self._of_one(head)
-        one = questions.one_query(p, self._plan, self._row(query))
-        norm, share = questions.contributions(p, one)
-        return Contributions(*(self._of_head(x, head) for x in (one.weight, norm, share)))
+        p, (rows, one) = self._of_one(head), some_indices("query", query, self._problem.queries)
+        return Contributions(*(self._of_rows(x, one, head) for x in questions.contributed(p, self._plan, rows)))
 
-    def influence(self, query: int, *, head: int | None = None, vectors: bool = False) -> Influence:
-        """How the output of one query row would change if one key were forbidden, for every key.
+    def influence(self, query: Any, *, head: int | None = None, vectors: bool = False) -> Influence:
+        """How the output of a query row would change if one key were forbidden, for every key.
 
-        In closed form o₋ⱼ − o = −α_j/(1−α_j) · (v_j − o), with 1 − α_j summed from the other keys and the sink. It is
-        local to the head: other heads and later layers may make up for it.
+        In closed form o₋ⱼ − o = −α_j/(1−α_j) · (v_j − o), with 1 − α_j from the other keys and the sink; where a key has more
+        than half of the row, the others are mixed anew. It is local to the head: other heads and later layers may make up
+        for it.
 
         Args:
             query, head: as in `contributions`. vectors: whether to give the vectors o₋ⱼ − o as well.
 
         >>> import numpy as np, qkv
         >>> q, k = np.array([[2**0.5, 0.0]]), np.eye(2)
-        >>> qkv.attention(q, k, np.array([[10.0, 0], [0, 20]])).influence(0).relative.round(2).tolist()
-        [1.8, 0.66]
+        >>> a = qkv.attention(q, k, np.array([[10.0, 0], [0, 20]]))
+        >>> a.influence(0).relative.round(2).tolist(), a.influence([0]).relative.shape
+        ([1.8, 0.66], (1, 2))
         """
-        p = self._of_one(head)
-        one = questions.one_query(p, self._plan, self._row(query))
-        relative, sole, change = questions.influence(p, one)
-        moved = None
-        if vectors:
-            every = np.zeros((p.batches, p.heads, p.keys, p.value_width))
-            for n in range(p.batches):
-                every[n] = change(n)
-            moved = self._of_head(every, head)
-        return Influence(self._of_head(relative, head), self._of_head(sole, head), moved)
-
-    def _row(self, query: Any) -> int:
-        return one_index("query", query, self._problem.queries)
+        p, (rows, one) = self._of_one(head), some_indices("query", query, self._problem.queries)
+        relative, sole, moved = questions.influenced(p, self._plan, rows, vectors=vectors)
+        return Influence(*(None if x is None else self._of_rows(x, one, head) for x in (relative, sole, moved)))
 
     def _of_one(self, head: Any) -> Problem:
         """The problem of the one head asked, or of all."""
         p = self._problem
         return p if head is None else questions.of_head(p, one_index("head", head, p.heads))
 
-    def _of_head(self, array: Array, head: Any) -> Any:
-        """(N, H, …) of all heads, or of the one asked, to the caller."""
+    def _of_rows(self, array: Array, one: bool, head: Any) -> Any:
+        """(N, H, rows, …) to the caller, without the axis of the one row or head that was asked by its number."""
+        array = array[:, :, 0] if one else array
         return self._give(array) if head is None else self._give(array[:, 0], headless=True)
 
     def _give(self, array: Array, *, headless: bool = False) -> Any:

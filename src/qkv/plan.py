@@ -25,9 +25,9 @@ PAIRS_AT_ONCE = 1 << 22
 #: Multiplications below which waking a second thread takes longer than what it could do meanwhile, some ten microseconds.
 BRIEF = 1 << 18
 
-#: Keys whose received mass is added up in one pass over the rows; and the longest list of largest weights that the
-#: native engine keeps sorted for every row of a tile.
-RECEIVED_KEYS, LISTED_KEYS = 512, 64
+#: Keys whose received mass is added up in one pass over the rows; the longest list of largest weights that the native
+#: engine keeps sorted for every row of a tile; and keys of one task that answers for every pair by itself.
+RECEIVED_KEYS, LISTED_KEYS, SHARED_KEYS = 512, 64, 1024
 
 #: The same for tensors off the CPU, where a step has to be large to be worth its start; and keys of one block there.
 DEVICE_PAIRS, DEVICE_KEYS = 1 << 26, 2048
@@ -209,6 +209,14 @@ def keep_plan(problem: Problem, plan: Plan) -> Plan:
     if problem.origin.size and problem.origin.shape[1] > 1:
         rows = min(rows, int(_runs(problem.origin[0]).max()))
     return replace(plan, tile=rows, spread=False)
+
+
+def rows_plan(problem: Problem, plan: Plan, rows: int) -> Plan:
+    """The plan of so many rows of the same problem."""
+    tasks = problem.batches * problem.groups * -(-rows // plan.tile)
+    work = _work(problem) // max(problem.queries, 1) * rows * problem.keys
+    threads = 1 if work < BRIEF else plan.threads
+    return replace(plan, threads=threads, spread=threads > 1 and tasks < 2 * threads and problem.keys > plan.split)
 
 
 def backward_plan(problem: Problem, plan: Plan) -> Plan:

@@ -18,6 +18,7 @@ from .floats import Array, widen
 from .frame import Frame
 from .plan import LISTED_KEYS, Plan
 from .problem import Problem
+from .state import beside
 from .weights import weight_rows
 
 Bools = npt.NDArray[np.bool_]
@@ -141,16 +142,7 @@ def _logit(problem: Problem, sink: Array) -> Array:
 def _shares(problem: Problem, sink: Array | None) -> tuple[Array, Array]:
     """(base, whole), (N, H, L) each, from the rows' states: a weight is exp(score - base) / whole, NaN for a lost row."""
     assert problem.sums is not None
-    highest, whole = problem.sums
-    with np.errstate(all="ignore"):
-        base = highest if sink is None else np.maximum(highest, _logit(problem, sink))
-        base = np.where(np.isfinite(base), base, highest.dtype.type(0))
-        if sink is not None:
-            whole = whole * np.exp(highest - base) + np.exp(_logit(problem, sink) - base)
-    whole = np.where(whole == 0, whole.dtype.type(1), whole)
-    if problem.lost is not None:
-        whole[problem.lost] = np.nan
-    return base, whole
+    return beside(*problem.sums, None if sink is None else _logit(problem, sink), problem.lost)[:2]
 
 
 def survey_states(problem: Problem) -> tuple[Array, Array, Array]:
@@ -364,6 +356,48 @@ def _lengths(problem: Problem, one: OneQuery, n: int) -> Array:
     return out
 
 
+def contributed(problem: Problem, plan: Plan, rows: Ints) -> tuple[Array, Array, Array]:
+    """(weight, norm, share) of every key in the rows asked, (N, H, rows, S) each, see `Attention.contributions`."""
+    if native_answers.ready(problem, plan):
+        found = native_answers.shares(problem, plan, rows, _sink_logit(problem), given=True)
+        assert found.weight is not None
+        assert found.norm is not None
+        assert found.share is not None
+        found.share[found.nothing] = np.nan
+        return found.weight, found.norm, found.share
+    out = tuple(np.zeros((problem.batches, problem.heads, rows.size, problem.keys)) for _ in range(3))
+    for slot, row in enumerate(rows.tolist()):
+        one = one_query(problem, plan, row)
+        for into, part in zip(out, (one.weight, *contributions(problem, one)), strict=True):
+            into[:, :, slot] = part
+    return out[0], out[1], out[2]
+
+
+def influenced(problem: Problem, plan: Plan, rows: Ints, *, vectors: bool) -> tuple[Array, Bools, Array | None]:
+    """(relative, sole, vectors or None) of every key in the rows asked, (N, H, rows, S[, E]), see `Attention.influence`."""
+    shape = (problem.batches, problem.heads, rows.size, problem.keys)
+    sole = np.zeros(shape, np.bool_)
+    if native_answers.ready(problem, plan):
+        found = native_answers.shares(problem, plan, rows, _sink_logit(problem), without=True, vectors=vectors)
+        assert found.relative is not None
+        found.relative[found.nothing] = np.nan
+        alone = found.reads == 1
+        only: tuple[Any, ...] = (*np.nonzero(alone), found.place[alone])
+        sole[only] = True
+        return found.relative, sole, found.vectors
+    relative, moved = np.zeros(shape), np.zeros((*shape, problem.value_width)) if vectors else None
+    for slot, row in enumerate(rows.tolist()):
+        relative[:, :, slot], sole[:, :, slot], change = influence(problem, one_query(problem, plan, row))
+        for n in range(problem.batches if moved is not None else 0):
+            assert moved is not None
+            moved[n, :, slot] = change(n)
+    return relative, sole, moved
+
+
+def _sink_logit(problem: Problem) -> Array | None:
+    return None if problem.sink is None else _logit(problem, problem.sink)
+
+
 def half_changes(problem: Problem, one: OneQuery, n: int) -> Array:
     """(o₋ⱼ − o) / 2 for every key of batch n, (H, S, E): −α/(1−α) · (v_j − o) / 2, zero for keys the row does not read.
 
@@ -374,6 +408,7 @@ def half_changes(problem: Problem, one: OneQuery, n: int) -> Array:
         change: Array = -_odds(one, n)[..., None] * (value - output[:, None, :])
     for h, j in _heaviest(one, n, problem.heads):
         change[h, j] = _without(one, n, h, j, value[h]) - output[h]
+    change[~one.reach[n]] = 0
     return change
 
 

@@ -83,6 +83,25 @@ def finish_rows(rows: Rows, sink: Array | None) -> tuple[Array, Array]:
     return output, lse
 
 
+def beside(
+    highest: Array, total: Array, logit: Array | None, lost: npt.NDArray[np.bool_] | None = None
+) -> tuple[Array, Array, Array | None]:
+    """(base, whole, kept) of rows with those maxima and sums: a weight is exp(score - base) / whole, NaN for a lost row.
+
+    Args:
+        logit: the sink's, which takes part in the whole, and of which `kept` is the keys' share; None: none, and no `kept`.
+    """
+    with np.errstate(all="ignore"):
+        base = highest if logit is None else np.maximum(highest, logit)
+        base = np.where(np.isfinite(base), base, highest.dtype.type(0))
+        mass = total if logit is None else total * np.exp(highest - base)
+        whole = mass if logit is None else mass + np.exp(logit - base)
+        whole = np.where(whole == 0, whole.dtype.type(1), whole)
+        if lost is not None:
+            whole[lost] = np.nan
+        return base, whole, None if logit is None else mass / whole
+
+
 def failed(status: npt.NDArray[np.uint8], top: Array) -> npt.NDArray[np.bool_]:
     """Rows that have no right finite answer: they read a NaN, or a score overflowed, or all of them fell to -inf."""
     fell = ((status & ALLOWED) != 0) & ((status & LOW) != 0) & np.isneginf(top)

@@ -263,6 +263,49 @@ def survey(
     )
 
 
+def shares(
+    call: Call,
+    base: Array,
+    whole: Array,
+    output: Array,
+    run: int,
+    *,
+    weight: Array | None = None,
+    norm: Array | None = None,
+    share: Array | None = None,
+    relative: Array | None = None,
+    vectors: Array | None = None,
+    counted: tuple[Array, Array] | None = None,
+    level_name: str | None = None,
+) -> None:
+    """What each key put into the output of a row, and what the output would be without it, written into the arrays given.
+
+    Args:
+        base, whole: (N, H, L) in the compute dtype: the weight w of a pair, beside the sink, is exp(score - base) / whole; base
+            finite, whole NaN for a row that has no right answer. output: (N, H, L, E), o in the compute dtype.
+        run: keys of one task.
+        weight: w. norm: w |v|. share: w v·o / |o|². relative: |o - o'| / |o| with o' the output without the key, all (N, H, L, S).
+        vectors: o' - o, (N, H, L, S, E). Zeros before, which forbidden pairs keep; meaningless where o is 0.
+        counted: int64 zeros (N, H, L) each: how many keys a row may read, and the sum of their numbers.
+    """
+    heavy = None if relative is None and vectors is None else np.full(base.shape, -1, np.int64)
+    _loaded().shares(
+        _index(level_name or level()),
+        _arguments(call),
+        run,
+        base,
+        whole,
+        output,
+        weight,
+        norm,
+        share,
+        relative,
+        vectors,
+        *(counted or (None, None)),
+        heavy,
+    )
+
+
 def recipe(call: Call, axes: int, reach: tuple[int, int] | None = None) -> Any:
     """The call kept without its arrays; its `run` carries it out on others of those sizes, see native/recipe.cpp.
 

@@ -7,16 +7,17 @@ NaN where a row has no right answer.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ..floats import Array
-from ..plan import RECEIVED_KEYS, Plan, Tile, survey_plan
+from ..plan import RECEIVED_KEYS, SHARED_KEYS, Plan, Tile, rows_plan, survey_plan
 from ..problem import Problem
+from ..state import beside
 from . import native
-from .native_call import of_rows, parts
+from .native_call import of_rows, parts, picked
 
 Ints = npt.NDArray[np.int64]
 
@@ -120,6 +121,95 @@ def survey(
     out = (received / unit).astype(base.dtype)
     out[spoiled != 0] = np.nan
     return entropy, distance, out, pooled
+
+
+class Shares(NamedTuple):
+    """What keys put into rows' outputs, or what rows would be without them, (N, H, R, S); None where it was not asked.
+
+    Attributes:
+        weight, norm, share, relative: of every key; vectors: (N, H, R, S, E). reads, place: how many keys each row may read,
+            and the sum of their numbers, (N, H, R). nothing: rows whose output is 0 or no right one, and so can be no measure.
+    """
+
+    weight: Array | None
+    norm: Array | None
+    share: Array | None
+    relative: Array | None
+    vectors: Array | None
+    reads: Ints
+    place: Ints
+    nothing: npt.NDArray[np.bool_]
+
+
+def shares(
+    problem: Problem,
+    plan: Plan,
+    rows: Ints,
+    logit: Array | None,
+    *,
+    given: bool = False,
+    without: bool = False,
+    vectors: bool = False,
+) -> Shares:
+    """Weight, norm and share of every key in those rows where `given`, and what changes without it where `without`."""
+    shape, dtype = (problem.batches, problem.heads, rows.size), problem.dtype.compute
+    keys = (*shape, problem.keys)
+
+    def room(asked: bool, size: tuple[int, ...] = keys) -> Array | None:
+        return np.zeros(size, dtype) if asked else None
+
+    out = Shares(
+        weight=room(given),
+        norm=room(given),
+        share=room(given),
+        relative=room(without),
+        vectors=room(vectors, (*keys, problem.value_width)),
+        reads=np.zeros(shape, np.int64),
+        place=np.zeros(shape, np.int64),
+        nothing=np.zeros(shape, np.bool_),
+    )
+    for batch, at, call, _ in picked(problem, rows_plan(problem, plan, rows.size), "state", rows):
+        place = (batch, slice(None), at)
+        base, whole, output = _finished(problem, native.run(call), out.nothing[place].shape, logit, (batch, rows[at]))
+        with np.errstate(invalid="ignore"):
+            out.nothing[place] = ~(output != 0).any(axis=-1) | np.isnan(whole)
+        part = out
+        if base.shape != shape:
+            part = Shares._make(None if x is None else np.zeros(x[place].shape, x.dtype) for x in out)
+        native.shares(
+            call,
+            base,
+            whole,
+            output,
+            SHARED_KEYS,
+            weight=part.weight,
+            norm=part.norm,
+            share=part.share,
+            relative=part.relative,
+            vectors=part.vectors,
+            counted=(part.reads, part.place),
+        )
+        if part is not out:
+            for mine, found in zip(out[:-1], part[:-1], strict=True):
+                if mine is not None and found is not None:
+                    np.copyto(mine[place], found)
+    return out
+
+
+def _finished(
+    problem: Problem, state: native.Result, shape: tuple[int, ...], logit: Array | None, at: tuple[Any, Ints]
+) -> tuple[Array, Array, Array]:
+    """(base, whole, output) of rows `at` (batches, rows) from their states."""
+    assert state.max is not None
+    assert state.sum is not None
+    assert state.mix is not None
+    lost = None if problem.lost is None else problem.lost[at[0]][..., at[1]]
+    base, whole, kept = beside(state.max.reshape(shape), state.sum.reshape(shape), logit, lost)
+    output = state.mix.reshape(*shape, problem.value_width)
+    if kept is not None:
+        with np.errstate(invalid="ignore"):
+            output = output * kept[..., None]
+    return _flat(base), _flat(whole), _flat(output)
 
 
 def _flat(array: Array) -> Any:

@@ -166,6 +166,34 @@ def of_rows(problem: Problem, plan: Plan, n: int, rows: slice, keys: slice) -> I
         yield step, _call(problem, plan, "output", n, step, allow, keys)
 
 
+def picked(problem: Problem, plan: Plan, want: Want, rows: Ints) -> Iterator[Part]:
+    """Calls for those rows of every batch, in that order; a part's rows are places in `rows`."""
+    pairs, all_keys = array_rule(problem), slice(0, problem.keys)
+    steps = [slice(0, rows.size)] if rows.size else []
+    if problem.slopes is not None:
+        steps = list(_steps(rows if problem.frame.position is None else problem.frame.position[0, rows]))
+    for step in steps:
+        if problem.rule is None or pairs is not None:
+            mine = _together(rows[step])
+            allow = None if pairs is None else pairs[..., mine, :]
+            yield Part(slice(None), step, _call(problem, plan, want, None, mine, allow, all_keys), all_keys)
+            continue
+        span = max(PAIRS_AT_ONCE // max(problem.heads * problem.keys, 1), 1)
+        cols = np.arange(problem.keys, dtype=np.int64) + problem.first_key
+        for n in range(problem.batches):
+            for start in range(step.start, step.stop, span):
+                part = slice(start, min(start + span, step.stop))
+                seen = problem.rule.tile(problem.frame, n, slice(0, problem.heads), rows[part], cols)
+                full = np.broadcast_to(seen, (problem.heads, part.stop - part.start, problem.keys))
+                call = _call(problem, plan, want, n, _together(rows[part]), full, all_keys)
+                yield Part(slice(n, n + 1), part, call, all_keys)
+
+
+def _together(rows: Ints) -> slice | Ints:
+    """Rows one behind the other as a slice, which copies nothing."""
+    return slice(int(rows[0]), int(rows[-1]) + 1) if (np.diff(rows) == 1).all() else rows
+
+
 def whole(problem: Problem, plan: Plan, want: Want = "output", pairs: Array | None = None) -> native.Call:
     """The one call that answers everything; `pairs` is the rule as an array, where there is one."""
     return _call(problem, plan, want, None, slice(0, problem.queries), pairs, slice(0, problem.keys))
@@ -210,18 +238,21 @@ def array_rule(problem: Problem) -> Array | None:
 
 
 def _call(
-    problem: Problem, plan: Plan, want: Want, n: int | None, rows: slice, allow: Array | None, reach: slice
+    problem: Problem, plan: Plan, want: Want, n: int | None, rows: slice | Ints, allow: Array | None, reach: slice
 ) -> native.Call:
-    """The call for batch n (None: all), those rows, and the keys `reach`, from whose first one keys are counted."""
+    """The call for batch n (None: all), those rows, and the keys `reach`, from whose first one keys are counted.
+
+    Rows that do not stand one behind the other have no positions, so `alibi` asks for slices.
+    """
     at: Any = (...,) if n is None else problem.at(n)
     batches = problem.batches if n is None else 1
     pick = slice(None) if n is None else slice(n, n + 1)
     ranges, origin = problem.ranges, problem.origin
-    length = rows.stop - rows.start
+    first, length = (rows.start, rows.stop - rows.start) if isinstance(rows, slice) else (0, rows.size)
     lo, hi = (_rows(array - reach.start, pick, rows, length) for array in (ranges.lo, ranges.hi))
-    offset = problem.frame.offset[pick] + rows.start
+    offset = problem.frame.offset[pick] + first
     if problem.frame.position is not None and length:
-        offset = problem.frame.position[:, rows.start : rows.start + 1].reshape(-1)
+        offset = problem.frame.position[:, first : first + 1].reshape(-1)
     offset = offset - problem.first_key - reach.start
     origin = origin - reach.start
     return native.Call(
@@ -236,7 +267,7 @@ def _call(
         offset=np.ascontiguousarray(
             offset if offset.shape == (batches,) else np.broadcast_to(offset, (batches,)), np.int64
         ),
-        bias=None if problem.bias is None else problem.bias[at][..., rows, reach],
+        bias=None if problem.bias is None else problem.bias[at][..., rows, :][..., reach],
         bias_dtype=problem.bias_dtype,
         allow=allow,
         lo=lo,
@@ -251,7 +282,7 @@ def _call(
     )
 
 
-def _rows(array: Array, pick: slice, rows: slice, length: int) -> npt.NDArray[np.int32]:
+def _rows(array: Array, pick: slice, rows: slice | Ints, length: int) -> npt.NDArray[np.int32]:
     """(N or 1, L or 1, K) as int32 (N or 1, L of these rows, K)."""
     chosen = array[pick] if array.shape[0] > 1 else array
     chosen = chosen[:, rows] if chosen.shape[1] > 1 else chosen
