@@ -12,11 +12,11 @@ from qkv import bounds
 from qkv.engines import native
 from support.arrays import STRIDES, cast, restride, stored
 from support.checks import holds
-from support.problems import MAGNITUDES, numbers, plant
+from support.problems import numbers, plant
 from support.runs import Attend, front_door
 
 from .facts import Facts
-from .problems import dtype_of, shape_of
+from .problems import FAR, NUMBERS, SLOPES, dtype_of, shape_of
 
 Array = np.ndarray
 
@@ -53,7 +53,7 @@ def drawn(facts: Facts) -> native.Call:
     dtype = dtype_of(facts)
     size, groups, width, value_width = shape_of(facts)
     batch, H, L, S, N = size.batch, size.heads, size.queries, size.keys, size.batches
-    rng, magnitude = facts.rng("operands"), facts.pick("numbers", MAGNITUDES)
+    rng, magnitude = facts.rng("operands"), facts.pick("numbers", NUMBERS)
     q, k, v = (
         cast(numbers(rng, (*batch, *shape), dtype, magnitude, role), dtype)
         for shape, role in (
@@ -90,7 +90,8 @@ def _features(facts: Facts, dtype: str, sizes: tuple[tuple[int, ...], int, int, 
     many = N if facts.chance("ranges of each batch", 0.5) else 1
     kind = facts.pick("ranges", ("all", "one", "causal", "several"))
     count = facts.whole("intervals", 1, 5) if kind == "several" else 1
-    offset = rng.integers(-L - 1, S + 2, N) if facts.chance("offsets", 0.5) else np.full(N, S - L, np.int64)
+    offsets = facts.pick("offsets", ("end", "end", "end", "any", "any", "any", "far"))
+    offset = {"end": np.full(N, S - L), "any": rng.integers(-L - 1, S + 2, N), "far": rng.choice(FAR, N)}[offsets]
     lo, hi = np.zeros((many, L, 1), np.int64), np.full((many, L, 1), S, np.int64)
     if kind in ("one", "several"):
         edges = np.sort(rng.integers(0, S + 1, (many, L, 2 * count)), axis=-1)
@@ -116,7 +117,7 @@ def _features(facts: Facts, dtype: str, sizes: tuple[tuple[int, ...], int, int, 
         out["origin"] = np.ascontiguousarray(np.maximum(begin - int(rng.integers(0, 3)), 0), np.int32)
     bias = facts.pick("bias", ("none", "none", "alibi", "array"))
     if bias == "alibi":
-        out["slopes"] = rng.choice([0.0, 0.5, 0.125, -0.25, 1.0], H)
+        out["slopes"] = rng.choice(SLOPES, H)
     full = (*batch, H, L, S)
     if bias == "array":
         shape = tuple(n if rng.random() < 0.6 else 1 for n in full)

@@ -20,6 +20,12 @@ LONG = (2047, 2048, 2049, 4095, 4097)
 #: What a case may come to in numbers that are added up, so that most are a matter of a few milliseconds.
 ROOM = (15_000,) * 20 + (60_000,) * 4 + (300_000,)
 
+#: What the numbers are like, and as no property test has them.
+NUMBERS = (*MAGNITUDES, "opposed")
+#: Positions beyond which distances are no longer exact in float32.
+FAR = tuple(sign * (2**power + by) for sign in (1, -1) for power in (22, 24, 33) for by in (-9, 3))
+SLOPES = (0.0, 0.5, 0.125, -0.25, 1.0, 2.0**-30)
+
 LEAVES = ("causal", "window", "prefix", "first", "lengths", "existing", "documents", "array", "rule")
 
 
@@ -100,12 +106,14 @@ def shape_of(facts: Facts, keys_are_columns: bool = False) -> Shape:
 
 def alignment(facts: Facts, size: Sizes) -> Any:
     """What `align=` says; None only where nothing has to be said."""
-    told = facts.pick("align", ("end", "start", "a number", "numbers", "untold", "untold"))
+    told = facts.pick("align", ("end", "start", "a number", "numbers", "untold", "untold", "far"))
     rng = facts.rng("align")
     if told == "untold":
         return None if size.queries == size.keys or not size.queries or not size.keys else "end"
     if told == "a number":
         return int(rng.integers(-size.queries - 1, size.keys + 2))
+    if told == "far":
+        return int(rng.choice(FAR))
     if told == "numbers":
         return rng.integers(-3, size.keys + 1, size.batches).reshape(size.batch) if size.batch else "start"
     return told
@@ -187,7 +195,7 @@ def options_of(facts: Facts, heads: int) -> dict[str, Any]:
 def problem_of(
     facts: Facts,
     *,
-    magnitudes: tuple[str, ...] = MAGNITUDES,
+    magnitudes: tuple[str, ...] = NUMBERS,
     planted: bool = True,
     biases: tuple[str, ...] = ("none", "none", "array", "alibi"),
     keys_are_columns: bool = False,
@@ -208,7 +216,7 @@ def problem_of(
     if kind in ("array", "finite"):
         arguments["bias"], bias = _bias_array(facts.rng("bias"), dtype, dense, kind == "finite")
     elif kind == "alibi":
-        slopes = facts.rng("bias").choice([0.0, 0.5, 0.125, -0.25, 1.0], heads)
+        slopes = facts.rng("bias").choice(SLOPES, heads)
         arguments["bias"], roundings = qkv.alibi(slopes, align=align), 3
         _, _, p, j = size.axes()
         bias = (-slopes[None, :, None, None] * abs(p - j)).reshape(*batch, heads, queries, keys)

@@ -87,6 +87,15 @@ class Problem:
         return f"<{self.dtype} {shapes} mask={self.pair!r} {self.arguments}>"
 
 
+#: Exponents of a column of queries, least and largest, and how much smaller than 1 its products with the keys are.
+_EXPONENTS = {
+    "float16": (-22, 12, 5),
+    "bfloat16": (-131, 120, 8),
+    "float32": (-146, 120, 8),
+    "float64": (-1070, 1000, 20),
+}
+
+
 @st.composite
 def sizes(draw: Any, lengths: tuple[int, ...] = SHORT, edges: bool = True) -> tuple[Sizes, int]:
     """(sizes, key heads). Long lengths come with few heads, so that an example stays a matter of milliseconds."""
@@ -118,6 +127,11 @@ def numbers(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, magnit
         return out * min(float(np.sqrt(edge)) * rng.choice([0.25, 1.0, 4.0]), kind.largest / 4)
     if magnitude == "subnormal":
         return out * kind.smallest * 64
+    if magnitude == "opposed" and role != "value":
+        # A column's queries are as small as its keys are large, or the other way round, subnormal numbers included.
+        low, high, apart = _EXPONENTS[dtype]
+        exponent = low + np.arange(shape[-1]) * 37 % (high - low + 1)
+        return out * 2.0 ** (exponent if role == "query" else -exponent - apart)
     if magnitude == "values at the edge" and role == "value":
         return np.where(rng.random(shape) < 0.9, kind.largest, -kind.largest) * rng.choice([1, 1, 1, 2.0**-3], shape)
     return out
