@@ -89,10 +89,10 @@ class Problem:
 
 #: Exponents of a column of queries, least and largest, and how much smaller than 1 its products with the keys are.
 _EXPONENTS = {
-    "float16": (-22, 12, 5),
-    "bfloat16": (-131, 120, 8),
-    "float32": (-146, 120, 8),
-    "float64": (-1070, 1000, 20),
+    "float16": (-20, 12, 6),
+    "bfloat16": (-131, 118, 8),
+    "float32": (-134, 118, 8),
+    "float64": (-1040, 1000, 40),
 }
 
 
