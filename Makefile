@@ -58,7 +58,7 @@ check: $(DEVELOPMENT) $(PACKAGE) ## ruff and strict types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-soak: $(DEVELOPMENT) $(PACKAGE) ## random and hostile calls for minutes, going on where the last run stopped (ARGS="--seconds 3600")
+soak: $(DEVELOPMENT) $(PACKAGE) ## random and hostile calls for ten minutes, going on where the last run stopped (ARGS="--seconds 3600")
 	$(BIN)/python tools/soak.py $(ARGS)
 
 bench: $(DEVELOPMENT) $(PACKAGE) ## speed, against the peers that are installed (SHAPE=causal PEER=SDPA for some)
@@ -81,7 +81,7 @@ SANITIZED_ENVIRONMENT = LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so)
 sanitize: $(SANITIZE) ## the native engine under AddressSanitizer and UBSan
 	$(SANITIZED_ENVIRONMENT) $(SANITIZE_VENV)/bin/python -m pytest -m "not slow" -p no:cacheprovider $(SANITIZED) $(ARGS)
 
-soak-sanitized: $(SANITIZE) ## the same as soak under the sanitizers, with a record of its own
+soak-sanitized: $(SANITIZE) ## the same as soak with the native engine under the sanitizers, with a record of its own
 	$(SANITIZED_ENVIRONMENT) $(SANITIZE_VENV)/bin/python tools/soak.py --state build/soak-sanitized.json $(ARGS)
 
 # What the browser tests need. Where it cannot be had they are skipped, with one line that says so.

@@ -21,18 +21,17 @@ _QUIET = [
     HealthCheck.filter_too_much,
 ]
 
-#: The default is the same examples every time; QKV_HYPOTHESIS=deep looks for new ones, many times as many; tools/soak.py
-#: says itself how many and from which seed.
+#: The default is the same examples every time; QKV_HYPOTHESIS=deep looks for new ones, many times as many (QKV_EXAMPLES says
+#: how many). Far more calls than Hypothesis can draw are made by tools/soak.py.
 settings.register_profile(
     "steady", derandomize=True, deadline=None, database=None, suppress_health_check=_QUIET, max_examples=60
 )
-settings.register_profile("deep", deadline=None, suppress_health_check=_QUIET, max_examples=1500, print_blob=True)
 settings.register_profile(
-    "soak",
+    "deep",
     deadline=None,
-    database=None,
     suppress_health_check=_QUIET,
-    max_examples=int(os.environ.get("QKV_EXAMPLES", "300")),
+    max_examples=int(os.environ.get("QKV_EXAMPLES", "1500")),
+    print_blob=True,
 )
 settings.load_profile(os.environ.get("QKV_HYPOTHESIS", "steady"))
 

@@ -1,7 +1,7 @@
 """Hostile calls: whatever comes, it is answered or refused in a sentence (D, G2); nothing else is raised, nothing crashes.
 
 `attend` and its kin get arguments that are right but for a few, which are anything; the extension gets calls whose parts
-do not belong together. Soaked in greater number by `make soak`, under sanitizers too.
+do not belong together. `soak/hostile.py` makes more kinds of them, and by the ten thousand: `make soak`, under sanitizers too.
 """
 
 from __future__ import annotations
