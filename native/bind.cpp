@@ -84,6 +84,7 @@ NB_MODULE(_native, m) {
   nb::set_leak_warnings(false);
   m.attr("known_levels") = qkv_known_levels();
   m.def("levels", &levels);
+  m.def("assume_tiles", &qkv_assume_tiles);
   m.def("attend", &attend, nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(),
         nb::arg().none(), nb::arg());
   m.def("keep", &keep, nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(),

@@ -5,6 +5,10 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#if defined(QKV_HAS_AMX) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #endif
 
 #define QKV_DECLARE(level)                       \
@@ -23,6 +27,9 @@ QKV_DECLARE(portable)
 QKV_DECLARE(x86_64_v3)
 QKV_DECLARE(x86_64_v4)
 QKV_DECLARE(x86_64_v4_bf16)
+#if defined(QKV_HAS_AMX)
+QKV_DECLARE(x86_64_v4_amx)
+#endif
 #endif
 
 namespace {
@@ -31,6 +38,7 @@ namespace {
 struct Machine {
   bool v3 = false, v4 = false, bf16 = false;
   bool swift = false;  // products of bfloat16 pairs go as fast as float32's and do twice the work
+  bool amx = false;    // matrix tiles of bfloat16
   Machine() {
     unsigned a, b, c, d;
     if (!__get_cpuid(1, &a, &b, &c, &d)) return;
@@ -49,33 +57,65 @@ struct Machine {
     // Measured: one a cycle on AMD's Zen 4, one every four on Intel's Sapphire Rapids, which has another unit for it.
     unsigned vendor = 0;
     swift = __get_cpuid(0, &a, &vendor, &c, &d) && vendor == signature_AMD_ebx;
+    const unsigned tiles = (1u << 22) | (1u << 24);  // AMX-BF16, AMX-TILE
+    amx = bf16 && (low & 0x60000) == 0x60000 && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & tiles) == tiles && granted();
+  }
+
+  // Linux saves tiles only for processes that ask.
+  static bool granted() {
+#if defined(QKV_HAS_AMX) && defined(__linux__)
+    constexpr long kRequest = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+    return syscall(SYS_arch_prctl, kRequest, kTileData) == 0;
+#else
+    return false;
+#endif
   }
 };
+
+bool assumed_tiles = false;
 #endif
 
 }  // namespace
 
 int qkv_levels(const qkv_level **levels) {
-  static qkv_level found[4];
-  static const int count = [] {
-    int n = 0;
-    found[n++] = QKV_LEVEL("portable", portable);
+  static qkv_level found[6];
+  static int count = 0;
+  static const bool once = [] {
+    found[count++] = QKV_LEVEL("portable", portable);
 #if defined(__x86_64__)
     const Machine machine;
-    if (machine.v3) found[n++] = QKV_LEVEL("v3", x86_64_v3);
-    if (machine.bf16 && !machine.swift) found[n++] = QKV_LEVEL("v4-bf16", x86_64_v4_bf16);
-    if (machine.v4) found[n++] = QKV_LEVEL("v4", x86_64_v4);
-    if (machine.bf16 && machine.swift) found[n++] = QKV_LEVEL("v4-bf16", x86_64_v4_bf16);
+    if (machine.v3) found[count++] = QKV_LEVEL("v3", x86_64_v3);
+#if defined(QKV_HAS_AMX)
+    // Tiles that somebody else carries out are slow: they are asked for by name.
+    if (assumed_tiles && machine.bf16 && !machine.amx) found[count++] = QKV_LEVEL("v4-amx", x86_64_v4_amx);
 #endif
-    return n;
+    if (machine.bf16 && !machine.swift) found[count++] = QKV_LEVEL("v4-bf16", x86_64_v4_bf16);
+    if (machine.v4) found[count++] = QKV_LEVEL("v4", x86_64_v4);
+    if (machine.bf16 && machine.swift) found[count++] = QKV_LEVEL("v4-bf16", x86_64_v4_bf16);
+#if defined(QKV_HAS_AMX)
+    if (machine.amx) found[count++] = QKV_LEVEL("v4-amx", x86_64_v4_amx);
+#endif
+#endif
+    return true;
   }();
+  (void)once;
   *levels = found;
   return count;
 }
 
+void qkv_assume_tiles(void) {
+#if defined(__x86_64__)
+  assumed_tiles = true;
+#endif
+}
+
 const char *qkv_known_levels(void) {
 #if defined(__x86_64__)
+#if defined(QKV_HAS_AMX)
+  return "portable, v3, v4, v4-bf16, v4-amx";
+#else
   return "portable, v3, v4, v4-bf16";
+#endif
 #else
   return "portable";
 #endif

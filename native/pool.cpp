@@ -138,6 +138,8 @@ void grow(Pool *p, int threads) {
   if (p->threads >= threads) return;
   sigset_t every, before;
   sigfillset(&every);
+  // But what an instruction itself brings on comes to the thread that ran it, and a blocked one ends the process unheard.
+  for (const int own : {SIGILL, SIGSEGV, SIGBUS, SIGFPE, SIGTRAP}) sigdelset(&every, own);
   pthread_sigmask(SIG_SETMASK, &every, &before);
   try {
     for (; p->threads < threads; ++p->threads) std::thread(serve, p).detach();

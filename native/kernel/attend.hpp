@@ -94,6 +94,8 @@ template <class T> void bind_work(Work<T> &w, const Session<T> &s, int worker) {
   w.scale = T(s.call->scale), w.softcap = usable_softcap<T>(s.call->softcap);
   Arena arena = {s.scratch ? s.scratch + size_t(worker) * s.scratch_bytes : nullptr, 0, false};
   w.lay_out(&arena);
+  if (w.tile_scores || w.tile_mixture) w.tiles.use();
+  for (int64_t e = 0; w.tile_mixture && e < s.call->E; ++e) w.zeros[e] = 0;
 }
 
 // A pass that asks about the weights goes head by head: so many lanes and keys has its largest tile.
@@ -101,7 +103,7 @@ template <class T> void head_by_head(Session<T> &s) {
   constexpr int64_t width = Real<T>::width;
   s.heads = 1;
   s.lanes = (least(s.call->tile_rows, s.call->L) + width - 1) / width * width;
-  s.block_rows = least(s.call->block, s.call->S + 3);
+  s.block_rows = least(s.call->block, s.call->S + kTileDepth - 1);
 }
 
 // Scratch for so many workers: what a tile needs, and what `more` lays out behind it. Answers 0, or 2 for want of memory.
@@ -322,7 +324,7 @@ template <class T> int attend_in(Session<T> &s) {
   s.heads = call->H / call->G;
   const int64_t width = Real<T>::width;
   s.lanes = (times(least(call->tile_rows, call->L), s.heads, &over) + width - 1) / width * width;
-  s.block_rows = least(call->block, call->S + 3);
+  s.block_rows = least(call->block, call->S + kTileDepth - 1);
   if (over || s.lanes > (int64_t(1) << 40)) return 2;
   if (call->spread) {
     s.before = (int64_t *)qkv_allocate(size_t(s.tiles + 1) * 8);

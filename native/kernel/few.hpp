@@ -7,31 +7,9 @@
 // value those of the mixture, whatever the weight; in either case the block is done again by the panel's way, which
 // packs, marks and flags. The mixture of a block is therefore added to the state only once it is known to be finite.
 #pragma once
-#include "panel.hpp"
-#include "transpose.hpp"
+#include "few_tiles.hpp"
 
 namespace {
-
-// Rows of memory that will be read soon: the keys of the next block, `then` its values.
-struct Ahead {
-  const char *row;
-  int64_t at, bytes, stride, rows;
-  const char *then;
-  int64_t then_bytes, then_stride, then_rows;
-  int pace;  // lines that a step of a product asks for
-};
-
-// Memory is the limit here, and idle while scores are computed; so what the next block will read is asked for line by line
-// all through the work on this one. A prefetch may name any address.
-QKV_INLINE void fetch_ahead(Ahead &next, int lines) {
-  for (int i = 0; i < lines && next.rows > 0; ++i) {
-    __builtin_prefetch(next.row + next.at, 0, 2);
-    next.at += 64;
-    if (next.at < next.bytes) continue;
-    next.at = 0, next.row += next.stride;
-    if (--next.rows == 0) next.row = next.then, next.bytes = next.then_bytes, next.stride = next.then_stride, next.rows = next.then_rows, next.then_rows = 0;
-  }
-}
 
 // C (rows of `step_c`) = or += A (rows of step_a) times B (rows of step_b bytes), any number of rows and columns.
 template <class T, class Source, bool Pairs, int M, int N = M == 1 ? 8 : M == 2 ? 4 : 2>
@@ -215,7 +193,9 @@ template <class T> bool visit_few(Work<T> &w) {
   const int64_t size = element_size(call->key.dtype), block = call->block;
   Ahead next = {w.key_row(w.first + p.begin) + block * call->key.stride[1], 0, call->D * size, call->key.stride[1], block,
                 w.value_row(w.first + p.begin) + block * call->value.stride[1], call->E * size, call->value.stride[1], block, 1};
-  if (QKV_PAIRS && w.pairs) {
+  if (QKV_TILES && w.tile_scores) {
+    if (!few_tile_scores(w, p.begin, p.end, next)) return false;
+  } else if (QKV_PAIRS && w.pairs) {
     if (!few_scores<T, Plain<T>, true>(w, p.begin, p.end, next)) return false;
   } else {
     with_element<T>(call->key.dtype, [&](auto source) { few_scores<T, decltype(source)>(w, p.begin, p.end, next); });
@@ -253,7 +233,11 @@ template <class T> bool visit_few(Work<T> &w) {
     sum[r] = fma1(w.sum[r], alpha[r], few_weigh(score, low, high, base));
   }
 
-  with_element<T>(call->value.dtype, [&](auto source) { few_mix<T, decltype(source)>(w, p.begin, p.end, next); });
+  if (QKV_TILES && w.tile_mixture) {
+    if (!few_tile_mix(w, p.begin, p.end, low, high, next)) return false;
+  } else {
+    with_element<T>(call->value.dtype, [&](auto source) { few_mix<T, decltype(source)>(w, p.begin, p.end, next); });
+  }
   T odd = 0;
   for (int64_t r = 0; r < w.few; ++r) {
     const T *const mix = w.few_state + r * call->E;

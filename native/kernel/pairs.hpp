@@ -5,6 +5,7 @@
 // The instruction takes subnormal numbers for zeros, and a sum may overflow that would not with the scale in it. Pairs of a
 // query and a key of which one has a subnormal number (`careful`), and sums that are not finite, are therefore done again
 // by the chain that other types go, one by one: it depends on the two alone, so a row's bits depend on nothing else.
+// Tiles (tiles.hpp) do the same for 16 keys and lanes at once, in another order of additions, for widths that fill them.
 #pragma once
 #include "product.hpp"
 #include "work.hpp"
@@ -104,19 +105,73 @@ QKV_INLINE void pair_tile(int64_t depth, const char *key, int64_t stride, const 
   tile.write_scaled(score, lanes, scale);
 }
 
+#if QKV_TILES
+// M × 16 keys, `stride` bytes apart, with N × 16 columns of pairs: sums as they are, without the scale.
+template <int M, int N> QKV_INLINE void tile_scores(int64_t depth, const char *key, int64_t stride, const float *query, float *score) {
+  constexpr int64_t W = N * kTileSide, step = 4 * W;
+  tile_zero<0>();
+  if constexpr (N > 1) tile_zero<1>();
+  if constexpr (M > 1) tile_zero<2>();
+  if constexpr (M > 1 && N > 1) tile_zero<3>();
+  for (int64_t k = 0; k < depth; ++k, key += 64, query += kTileSide * W) {
+    tile_load<4>(key, stride);
+    tile_load<6>(query, step);
+    tile_add<0, 4, 6>();
+    if constexpr (N > 1) tile_load<7>(query + kTileSide, step), tile_add<1, 4, 7>();
+    if constexpr (M > 1) tile_load<5>(key + kTileSide * stride, stride), tile_add<2, 5, 6>();
+    if constexpr (M > 1 && N > 1) tile_add<3, 5, 7>();
+  }
+  tile_store<0>(score, step);
+  if constexpr (N > 1) tile_store<1>(score + kTileSide, step);
+  if constexpr (M > 1) tile_store<2>(score + kTileSide * W, step);
+  if constexpr (M > 1 && N > 1) tile_store<3>(score + kTileSide * W + kTileSide, step);
+}
+
+// The last few keys, `stride` bytes apart, as the first rows of a whole tile that may be read to its end.
+QKV_INLINE const char *whole_tile(const Work<float> &w, const char *key, int64_t stride, int64_t keys) {
+  const int64_t bytes = 2 * w.call->D;
+  for (int64_t r = 0; r < keys; ++r) __builtin_memcpy(w.tile_rows_copy + r * bytes, key + r * stride, bytes);
+  __builtin_memset(w.tile_rows_copy + keys * bytes, 0, (kTileSide - keys) * bytes);
+  return w.tile_rows_copy;
+}
+
+template <int N> void all_tile_scores(Work<float> &w, const Panel &p) {
+  constexpr int64_t W = N * kTileSide;
+  const int64_t depth = w.call->D / kTileDepth, stride = w.pair_stride;
+  const char *key = w.pair_rows + p.begin * stride;
+  const float *const query = w.query_pairs + p.lane * (w.call->D / 2);
+  float *score = w.score + p.begin * W;
+  int64_t keys = p.end - p.begin;
+  for (; keys >= 2 * kTileSide; keys -= 2 * kTileSide, key += 2 * kTileSide * stride, score += 2 * kTileSide * W)
+    tile_scores<2, N>(depth, key, stride, query, score), w.fetch.lines(2 * kPace);
+  if (keys >= kTileSide) {
+    tile_scores<1, N>(depth, key, stride, query, score);
+    keys -= kTileSide, key += kTileSide * stride, score += kTileSide * W;
+  }
+  if (keys > 0) tile_scores<1, N>(depth, whole_tile(w, key, stride, keys), 2 * w.call->D, query, score);
+  for (int64_t at = p.begin * W; at < p.end * W; at += kTileSide) store(w.score + at, load(w.score + at) * all<float>(w.scale));
+}
+#endif
+
 // Scaled scores of the panel with the keys that its vectors meet.
 template <class T, int N> __attribute__((noinline)) void pair_scores(Work<T> &w, const Panel &p, const Spans<N> &span) {
   constexpr int W = N * Real<T>::width;
   const int64_t depth = w.call->D / 2;
-  const T *const query = w.query_pairs + p.lane * depth;
-  by_spans(span, [&](int64_t from, int64_t to, auto vectors, int v) {
-    constexpr int V = decltype(vectors)::count;
-    by_rows<kTileRows<V>>(from, to, [&](auto rows, int64_t j) {
-      pair_tile<T, decltype(rows)::count, V>(depth, w.pair_rows + j * w.pair_stride, w.pair_stride, query + v * Real<T>::width,
-                                             w.score + j * W + v * Real<T>::width, W, all<T>(w.scale));
-      w.fetch.lines(kPace / 2);
+#if QKV_TILES
+  if constexpr (sizeof(T) == 4)
+    if (w.tile_scores) all_tile_scores<N>(w, p);
+#endif
+  if (!w.tile_scores) {
+    const T *const query = w.query_pairs + p.lane * depth;
+    by_spans(span, [&](int64_t from, int64_t to, auto vectors, int v) {
+      constexpr int V = decltype(vectors)::count;
+      by_rows<kTileRows<V>>(from, to, [&](auto rows, int64_t j) {
+        pair_tile<T, decltype(rows)::count, V>(depth, w.pair_rows + j * w.pair_stride, w.pair_stride, query + v * Real<T>::width,
+                                               w.score + j * W + v * Real<T>::width, W, all<T>(w.scale));
+        w.fetch.lines(kPace / 2);
+      });
     });
-  });
+  }
   if (__builtin_expect(!w.any_careful && !p.careful, 1)) return;
   for (int64_t j = p.begin; j < p.end; ++j)
     for (int i = 0; i < W; ++i)

@@ -2,6 +2,7 @@
 // that its row may read; a lane without any in this block keeps its bits, because its alpha is 1 and its weights 0.
 #pragma once
 #include "mask.hpp"
+#include "mixture.hpp"
 #include "product.hpp"
 #include "state.hpp"
 
@@ -192,7 +193,9 @@ template <class T, int N> bool score_spans(Work<T> &w, const Panel &p, Spans<N> 
     Lane<T> &lane = w.lane[p.lane + i];
     if (p.full || w.from[lane.row] < w.to[lane.row]) lane.flag |= QKV_ALLOWED;
   }
-  for (int v = 0; v < N && dot; ++v) span.from[v] = p.from[v], span.to[v] = p.to[v];
+  // Tiles take all lanes of the panel at once.
+  const bool tiled = w.tile_scores || w.tile_mixture;
+  for (int v = 0; v < N && dot && !tiled; ++v) span.from[v] = p.from[v], span.to[v] = p.to[v];
   products<T, N>(w, p, span);
   if (!dot) {
     if (any_odd<T, N>(w, p)) {
@@ -240,7 +243,10 @@ template <class T, int N, class Note> void visit(Work<T> &w, const Panel &p, Not
     note.close(p.lane + v * width, before, base, shrink, load(sum));
     store(sum, fma(load(sum), shrink, added));
   }
-  mix_values<T, N>(span, E, w.value_rows, w.score, w.mix + p.lane * E, alpha, w.fetch);
+  if (QKV_TILES && w.tile_mixture)
+    mix_tiles<T, N>(w, p, alpha);
+  else
+    mix_values<T, N>(span, E, w.value_rows, w.score, w.mix + p.lane * E, alpha, w.fetch);
 }
 
 }  // namespace

@@ -172,13 +172,15 @@ template <class T> int64_t cut_rows_to(Work<T> &w, int64_t start, int64_t stop) 
 
 // Finds the next block with a key that some row may read, at or after `from`, and cuts rows and panels to it. Answers
 // where the block ends, or kNone. Keys are numbered from w.first, which is moved to the hull of all rows in steps of
-// four so that the strands of the sum stay the same; so a block costs memory for the keys it really has.
+// four, or of a tile's depth, so that the strands of the sum and the sums in tiles stay the same; so a block costs memory for
+// the keys it really has.
 template <class T> int64_t next_block(Work<T> &w, int64_t from) {
   const int64_t at = next_key(w, from);
   if (at == kNone) return kNone;
   const int64_t start = w.origin + floor_div(at - w.origin, w.call->block) * w.call->block;
   const int64_t stop = start + w.call->block;
-  w.first = start + (at - start) / 4 * 4;
+  const int64_t step = w.tile_mixture ? kTileDepth : 4;
+  w.first = start + (at - start) / step * step;
   const int64_t end = cut_rows_to(w, start, stop);
   w.begin = at - w.first, w.end = w.count = end - w.first;
 
@@ -236,7 +238,10 @@ template <class T> void ready_keys(Work<T> &w, bool look = true) {
 template <class T> void pack_block(Work<T> &w, bool look = true) {
   bool unseen = false;
   ready_keys(w, look);
-  w.value_rows = ready_rows(w, w.call->value, w.value_row(w.first + w.begin), w.call->E, w.value, 2, look ? nullptr : &unseen);
+  if (QKV_TILES && w.tile_mixture)
+    ready_values(w);
+  else
+    w.value_rows = ready_rows(w, w.call->value, w.value_row(w.first + w.begin), w.call->E, w.value, 2, look ? nullptr : &unseen);
 }
 
 // What the tile reads after the block at hand, which ends at `stop`: the keys of its next one.

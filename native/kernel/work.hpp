@@ -6,6 +6,7 @@
 #include "fetch.hpp"
 #include "pack.hpp"
 #include "range.hpp"
+#include "tiles.hpp"
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
@@ -79,9 +80,11 @@ struct Panel {
 #define QKV_PAIRS 0
 #endif
 
-// Whether scores go by pairs (pairs.hpp): a matter of dtype, width and instruction set alone.
+// Whether scores go by pairs (pairs.hpp): a matter of dtype, width, instruction set and scale alone. The products lose what
+// is smaller than float32's normal numbers, which a huge scale would show.
 template <class T> QKV_INLINE bool by_pairs(const qkv_call *call) {
-  return QKV_PAIRS && sizeof(T) == 4 && call->key.dtype == QKV_BF16 && call->query.dtype == QKV_BF16 && call->D > 0 && call->D % 2 == 0;
+  return QKV_PAIRS && sizeof(T) == 4 && call->key.dtype == QKV_BF16 && call->query.dtype == QKV_BF16 && call->D > 0 && call->D % 2 == 0 &&
+         call->scale < 0x1p80 && call->scale > -0x1p80;
 }
 
 template <class T> struct Work {
@@ -123,6 +126,17 @@ template <class T> struct Work {
   int64_t pair_stride;
   uint8_t *careful;
 
+  // Matrix tiles (tiles.hpp), where scores and mixture go by them; a whole tile of keys past the last whole one; and for the
+  // mixture (mixture.hpp) the block's values in tiles, weights in three parts, rows of zeros, values that need care, and
+  // mixtures of lanes that read one of those.
+  Tiles tiles;
+  bool tile_scores, tile_mixture, any_careful_value;
+  char *tile_rows_copy;
+  uint16_t *value_tiles, *own_values, *zeros;
+  T *weight_parts, *value_pairs, *careful_mix;
+  uint8_t *careful_value;
+  const char **value_at;
+
   // A tile of a few lanes (few.hpp): how many, or 0; queries and mixtures row by row; some keys as columns; scores.
   int64_t few, few_depth, few_step;  // few_depth: of a query, in numbers or pairs, filled up to whole vectors
   T *few_query, *few_key, *few_score, *few_state, *few_next;
@@ -138,7 +152,10 @@ template <class T> struct Work {
   void lay_out(Arena *arena) {
     bool over = false;
     pairs = by_pairs<T>(call);
-    const int64_t D = call->D, E = call->E, strip = block_rows * 2 * width;
+    tile_scores = QKV_TILES && pairs && call->D % kTileDepth == 0;
+    tile_mixture = QKV_TILES && sizeof(T) == 4 && call->value.dtype == QKV_BF16 && call->E > 0 && call->E % kTileDepth == 0;
+    const int64_t D = call->D, E = call->E, strip = (block_rows + kTileSide) * 2 * width;
+    const int64_t groups = tile_mixture ? (block_rows + kTileDepth - 1) / kTileDepth : 0;
     row = arena->take<RowKeys>(tile_rows);
     low = arena->take<int32_t>(tile_rows), high = arena->take<int32_t>(tile_rows);
     from = arena->take<int32_t>(tile_rows), to = arena->take<int32_t>(tile_rows), whole = arena->take<bool>(tile_rows);
@@ -158,6 +175,15 @@ template <class T> struct Work {
     row_buffer = arena->take<T>(E);
     query_pairs = arena->take<T>(pairs ? times(lanes, D / 2, &over) : 0);
     careful = arena->take<uint8_t>(pairs ? block_rows : 0);
+    tile_rows_copy = arena->take<char>(tile_scores ? times(kTileSide * 2, D, &over) : 0);
+    value_tiles = arena->take<uint16_t>(times(groups * kTileDepth, E, &over));
+    own_values = arena->take<uint16_t>(tile_mixture ? times(block_rows, E, &over) : 0);
+    zeros = arena->take<uint16_t>(tile_mixture ? E : 0);
+    weight_parts = arena->take<T>(groups * 3 * kTileSide * 2 * width);
+    value_pairs = arena->take<T>(tile_mixture ? 4 * kTileSide * kTileSide : 0);
+    careful_mix = arena->take<T>(tile_mixture ? times(2 * width, E, &over) : 0);
+    careful_value = arena->take<uint8_t>(tile_mixture ? block_rows : 0);
+    value_at = arena->take<const char *>(tile_mixture ? block_rows : 0);
     few_depth = ((pairs ? D / 2 : D) + width - 1) / width * width;
     few_step = (block_rows + 2 * kFewKeys<T> - 1) / kFewKeys<T> * kFewKeys<T>;
     few_query = arena->take<T>(times(few_depth, kFewRows<T>, &over));
