@@ -32,7 +32,7 @@ template <class T> struct Session {
   char *scratch;
   size_t scratch_bytes;
   int64_t next, stop;  // shared by the threads
-  bool merging;
+  bool merging, by_tiles;
   int64_t blocks, threads;
 
   int64_t tiles_before(int64_t n) const { return first ? first[n] : n * shared_tiles; }
@@ -68,7 +68,10 @@ template <class T> int poll_session(void *context) {
 
 template <class T> bool stopped(Session<T> &s, int worker) {
   if (__atomic_load_n(&s.stop, __ATOMIC_RELAXED)) return true;
-  return worker == 0 && poll_session<T>(&s);
+  if (worker != 0) return false;
+  const bool stop = poll_session<T>(&s);
+  if (s.by_tiles) shape_tiles();  // what ran meanwhile may have had tiles of its own
+  return stop;
 }
 
 // Row tiles of batch n; with a null list they are only counted.
@@ -94,7 +97,7 @@ template <class T> void bind_work(Work<T> &w, const Session<T> &s, int worker) {
   w.scale = T(s.call->scale), w.softcap = usable_softcap<T>(s.call->softcap);
   Arena arena = {s.scratch ? s.scratch + size_t(worker) * s.scratch_bytes : nullptr, 0, false};
   w.lay_out(&arena);
-  if (w.tile_scores || w.tile_mixture) w.tiles.use();
+  if (s.by_tiles) w.tiles.use();
   for (int64_t e = 0; w.tile_mixture && e < s.call->E; ++e) w.zeros[e] = 0;
 }
 
@@ -113,6 +116,7 @@ template <class T, class More> int take_scratch(Session<T> &s, int64_t threads, 
   probe.tile_rows = least(s.call->tile_rows, s.call->L), probe.lanes = s.lanes, probe.block_rows = s.block_rows;
   Arena measure = {nullptr, 0, false};
   probe.lay_out(&measure);
+  s.by_tiles = probe.tile_scores || probe.tile_mixture;
   more(&measure);
   s.scratch_bytes = measure.used;
   bool over = measure.overflow;

@@ -19,27 +19,30 @@ namespace {
 constexpr int64_t kTileSide = 16;   // rows and columns of a tile of sums
 constexpr int64_t kTileDepth = 32;  // bfloat16 in a row of a tile
 
-// A thread's tiles, all of full size, from use() to the end of its work. Nobody else's code may count on tiles meanwhile.
+#if QKV_TILES
+// All tiles of this thread are whole ones, and 0.
+QKV_INLINE void shape_tiles() {
+  struct {
+    uint8_t palette = 1, start_row = 0, reserved[14] = {};
+    uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+    uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+  } shape;
+  static_assert(sizeof shape == 64, "the layout is the processor's");
+  asm volatile("ldtilecfg %0" : : "m"(shape));
+}
+QKV_INLINE void release_tiles() { asm volatile("tilerelease"); }
+#else
+QKV_INLINE void shape_tiles() {}
+QKV_INLINE void release_tiles() {}
+#endif
+
+// A thread's tiles from use() to the end of its work; a thread that left them in use would be slower to switch.
 class Tiles {
  public:
-#if QKV_TILES
-  void use() {
-    struct {
-      uint8_t palette = 1, start_row = 0, reserved[14] = {};
-      uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-      uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-    } shape;
-    static_assert(sizeof shape == 64, "the layout is the processor's");
-    asm volatile("ldtilecfg %0" : : "m"(shape));
-    used_ = true;
-  }
+  void use() { shape_tiles(), used_ = true; }
   ~Tiles() {
-    if (used_) asm volatile("tilerelease");
+    if (used_) release_tiles();
   }
-#else
-  void use() {}
-  ~Tiles() {}
-#endif
 
   bool used_ = false;
 };

@@ -81,10 +81,10 @@ struct Panel {
 #endif
 
 // Whether scores go by pairs (pairs.hpp): a matter of dtype, width, instruction set and scale alone. The products lose what
-// is smaller than float32's normal numbers, which a huge scale would show.
+// is smaller than float32's normal numbers, which a huge scale would show. Processors with matrix tiles have slow pairs.
 template <class T> QKV_INLINE bool by_pairs(const qkv_call *call) {
   return QKV_PAIRS && sizeof(T) == 4 && call->key.dtype == QKV_BF16 && call->query.dtype == QKV_BF16 && call->D > 0 && call->D % 2 == 0 &&
-         call->scale < 0x1p80 && call->scale > -0x1p80;
+         call->scale < 0x1p80 && call->scale > -0x1p80 && (!QKV_TILES || call->D % kTileDepth == 0);
 }
 
 template <class T> struct Work {
@@ -152,7 +152,7 @@ template <class T> struct Work {
   void lay_out(Arena *arena) {
     bool over = false;
     pairs = by_pairs<T>(call);
-    tile_scores = QKV_TILES && pairs && call->D % kTileDepth == 0;
+    tile_scores = QKV_TILES && pairs;
     tile_mixture = QKV_TILES && sizeof(T) == 4 && call->value.dtype == QKV_BF16 && call->E > 0 && call->E % kTileDepth == 0;
     const int64_t D = call->D, E = call->E, strip = (block_rows + kTileSide) * 2 * width;
     const int64_t groups = tile_mixture ? (block_rows + kTileDepth - 1) / kTileDepth : 0;

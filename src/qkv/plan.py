@@ -167,8 +167,9 @@ def make_plan(problem: Problem, engine: str, level: str, threads: int) -> Plan:
         rows = max(1, min(128, (1 << 21) // max(256 * problem.heads, 1)))
         return Plan("numpy", "", rows, 256, 2048, 1, False)
     block, split = order(problem.dtype.name, problem.width)
-    # Heads of a group share a tile's lanes, so that keys are read once for all of them.
-    rows = max(1, 128 // problem.sharing)
+    # Heads of a group share a tile's lanes, so that keys are read once for all of them. Matrix tiles want values turned,
+    # which more lanes share.
+    rows = max(1, (256 if level == "v4-amx" else 128) // problem.sharing)
     runs = np.full(1, problem.queries, np.int64)
     if problem.origin.size and problem.origin.shape[1] > 1:
         # Tiles end where documents do, and lanes of a tile that no document fills cost memory.
