@@ -56,7 +56,9 @@ def lacking():
 
 
 def test_every_test_of_a_level_passes_on_tiles():
-    passed, products = run([*(f"test_native_{name}.py" for name in FILES), "test_survey.py", "test_keep.py"], tiles.MANUAL)
+    passed, products = run(
+        [*(f"test_native_{name}.py" for name in FILES), "test_survey.py", "test_keep.py"], tiles.MANUAL
+    )
     assert passed > 100
     assert products > 10_000
 

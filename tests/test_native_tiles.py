@@ -111,7 +111,9 @@ def test_values_that_a_tile_cannot_take(level, number):
         j = plain.key.shape[-2] // 2
 
         def change(v, j=j):
-            v[..., j, 3] = np.where(np.arange(v.shape[0])[:, None] % 2, -HUGE, TINY) if number == "alternating" else number
+            v[..., j, 3] = (
+                np.where(np.arange(v.shape[0])[:, None] % 2, -HUGE, TINY) if number == "alternating" else number
+            )
 
         call = with_value(plain, change)
         found, without = assert_rows(call, level), native.run(plain, level)
@@ -131,7 +133,7 @@ def test_small_weights_keep_all_their_bits(level, gap):
     """A key far behind the first has a weight that is small, and as exact as any: seen in columns of which it has the only
     number (F2)."""
     rng = np.random.default_rng(1)
-    q, k, v = calls.operands(rng, (1,), 1, 1, 20, 50, 64, 64, "bfloat16")
+    q, k, _ = calls.operands(rng, (1,), 1, 1, 20, 50, 64, 64, "bfloat16")
     bias = np.full((1, 1, 20, 50), -gap, np.float32)
     bias[..., 7] = 0
     wide = np.zeros((1, 1, 50, 64))
