@@ -9,3 +9,5 @@
 #include "kernel/survey.hpp"
 #define QKV_LEVEL_KEEP qkv_keep_x86_64_v4_amx
 #include "kernel/keep.hpp"
+#define QKV_LEVEL_SHARES qkv_shares_x86_64_v4_amx
+#include "kernel/shares.hpp"

@@ -38,7 +38,8 @@ def run(files: list[str], order: int, *options: str) -> tuple[int, int]:
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     passed, products = re.search(r"(\d+) passed", done.stdout), re.search(r"tdpbf16ps (\d+)", done.stdout)
-    assert passed and products, done.stdout
+    assert passed, done.stdout
+    assert products, done.stdout
     return int(passed[1]), int(products[1])
 
 
