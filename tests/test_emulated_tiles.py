@@ -20,7 +20,7 @@ from support import tiles
 pytestmark = [pytest.mark.native, pytest.mark.skipif(not native.available(), reason=native.why_not())]
 
 HERE = Path(__file__).parent
-FILES = ("rows", "few", "faults", "definition", "answers", "pairs", "tiles")
+FILES = ("rows", "few", "faults", "definition", "answers", "pairs", "shares", "spans", "tiles")
 
 
 def run(files: list[str], order: int, *options: str) -> tuple[int, int]:
