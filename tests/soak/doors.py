@@ -37,7 +37,7 @@ def attend(facts: Facts, attend: Attend = front_door) -> int:
     engine = levels.engine_of(facts)
     problem = problem_of(facts)
     limits = problem.bounds()
-    with qkv.threads(facts.pick("threads", (1, 1, 2, 3, 8))):
+    with qkv.threads(facts.pick("threads", levels.THREADS)):
         checks.definition(attend, problem, limits)
         checks.errors(attend, problem, limits)
         once = loose(attend, problem.query, problem.key, problem.value, **problem.arguments)
@@ -48,7 +48,7 @@ def attend(facts: Facts, attend: Attend = front_door) -> int:
     if engine != "native":
         return 4
     plan = {
-        "threads": facts.whole("plan threads", 1, 8),
+        "threads": facts.pick("plan threads", levels.THREADS),
         "tile": facts.pick("plan tile", (128, 1, 2, 5, 16, 64, 200)),
         "spread": facts.chance("plan spread", 0.5),
     }

@@ -11,6 +11,9 @@ from qkv.engines import native
 
 from .facts import Facts
 
+#: Threads of a call. Waking some costs more than most cases do, so most have one.
+THREADS = (1,) * 14 + tuple(range(2, 9))
+
 #: Cases in turn on one instruction set, so that what remembered calls know is of use.
 IN_TURN = 1000
 

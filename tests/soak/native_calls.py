@@ -15,6 +15,7 @@ from support.checks import holds
 from support.problems import numbers, plant
 from support.runs import Attend, front_door
 
+from . import levels
 from .facts import Facts
 from .problems import FAR, NUMBERS, SLOPES, dtype_of, shape_of
 
@@ -51,7 +52,7 @@ def _state(call: native.Call, level: str) -> None:
 
 def drawn(facts: Facts) -> native.Call:
     dtype = dtype_of(facts)
-    size, groups, width, value_width = shape_of(facts)
+    size, groups, width, value_width = shape_of(facts, dtype)
     batch, H, L, S, N = size.batch, size.heads, size.queries, size.keys, size.batches
     rng, magnitude = facts.rng("operands"), facts.pick("numbers", NUMBERS)
     q, k, v = (
@@ -79,7 +80,7 @@ def drawn(facts: Facts) -> native.Call:
         block=block,
         split=block * facts.pick("blocks a split", (1000, 16, 2, 1)),
         spread=facts.chance("spread", 0.5),
-        threads=facts.whole("threads", 1, 8),
+        threads=facts.pick("threads", levels.THREADS),
         **options,
     )
 
@@ -175,7 +176,7 @@ def _same_bits(facts: Facts, call: native.Call, result: native.Result, level: st
     """Other tiles and threads, and one row by itself: the same bits."""
     rng = facts.rng("other plan")
     plan = {
-        "threads": int(rng.integers(1, 9)),
+        "threads": int(rng.choice(levels.THREADS)),
         "tile_rows": int(rng.choice([1, 3, 16, 64, 200])),
         "spread": bool(rng.random() < 0.5),
     }

@@ -15,7 +15,7 @@ from support.runs import Attend, front_door
 
 from . import levels
 from .facts import Facts
-from .problems import dtype_of, expression, options_of
+from .problems import ROOM, dtype_of, expression, options_of
 
 LEAVES = ("causal", "window", "prefix", "first")
 LENGTHS = (*SHORT, *SHORT, *SHORT, 63, 64, 65, 127, 128, 129, 200)
@@ -36,6 +36,9 @@ def packed(facts: Facts, attend: Attend = front_door) -> int:
     align: Any = {"a number": int(rng.integers(-3, 9)), "one per document": rng.integers(-3, 9, count)}.get(
         told or "", told
     )
+    room = facts.pick("room", ROOM)
+    while 16 * heads * int((rows * sizes).sum()) > room:
+        rows, sizes = rows - rows // 2, sizes - sizes // 2
     longest = int(sizes.max(initial=0))
     whole = Sizes((), heads, int(rows.max(initial=0)), longest)
     pair = expression(facts, whole, align, LEAVES) if facts.chance("masked", 0.7) else None
@@ -61,7 +64,7 @@ def packed(facts: Facts, attend: Attend = front_door) -> int:
             plant(operands, array, int(operands.choice([0, 1, 3])))
     q, k, v = (restride(x, facts.pick(f"{name} lies", STRIDES)) for x, name in ((q, "query"), (k, "key"), (v, "value")))
     positional = slopes is not None or (pair is not None and pair.positional)
-    with qkv.threads(facts.pick("threads", (1, 1, 2, 5))):
+    with qkv.threads(facts.pick("threads", levels.THREADS)):
         found = qkv.attend_packed(q, k, v, qo, ko, **arguments)
     assert found.shape == (q.shape[0], heads, value_width)
     assert found.dtype == q.dtype

@@ -18,7 +18,7 @@ from .facts import Facts
 WIDE = (127, 128, 129, 255, 256, 257, 512, 1024, 1025)
 LONG = (2047, 2048, 2049, 4095, 4097)
 #: What a case may come to in numbers that are added up, so that most are a matter of a few milliseconds.
-ROOM = (15_000,) * 20 + (60_000,) * 4 + (300_000,)
+ROOM = (10_000,) * 60 + (30_000,) * 30 + (100_000,) * 9 + (400_000,)
 
 #: What the numbers are like, and as no property test has them.
 NUMBERS = (*MAGNITUDES, "opposed")
@@ -61,8 +61,9 @@ class Shape(NamedTuple):
     value_width: int
 
 
-def shape_of(facts: Facts, keys_are_columns: bool = False) -> Shape:
+def shape_of(facts: Facts, dtype: str, keys_are_columns: bool = False) -> Shape:
     """Any sizes, cut where there is no room for them. `keys_are_columns`: the check mixes a column for each key."""
+    dear = 3 if dtype == "float64" else 1  # it is checked in extended precision
     options = WIDTHS if facts.pick("widths", ("usual",) * 11 + ("wide",)) == "usual" else WIDE
     width = facts.number("width", int(facts.rng("width").choice(options)), 1)
     value_width = facts.number("value width", int(facts.rng("value width").choice(options)), 1)
@@ -75,12 +76,8 @@ def shape_of(facts: Facts, keys_are_columns: bool = False) -> Shape:
     def cost() -> int:
         columns = keys if keys_are_columns else value_width
         operands = 2 * (queries + keys) * (width + value_width)
-        return (
-            int(np.prod(batch, dtype=np.int64))
-            * groups
-            * sharing
-            * (queries * keys * (columns + width // 4) + operands)
-        )
+        pairs = queries * keys * (16 + columns + width // 4)
+        return dear * int(np.prod(batch, dtype=np.int64)) * groups * sharing * (pairs + operands)
 
     while cost() > room:
         if value_width > 3:
@@ -89,7 +86,7 @@ def shape_of(facts: Facts, keys_are_columns: bool = False) -> Shape:
             batch = (2,)
         elif groups * sharing > 2:
             groups, sharing = (2, 1) if groups > 1 else (1, 2)
-        elif width > 8 and options is WIDTHS:
+        elif width > 8 and (options is WIDTHS or keys > 1000):
             width //= 2
         elif queries > 3:
             queries //= 2
@@ -203,7 +200,7 @@ def problem_of(
 ) -> Problem:
     """Any call the contract covers, of the kinds named."""
     dtype = dtype_of(facts)
-    size, groups, width, value_width = shape_of(facts, keys_are_columns)
+    size, groups, width, value_width = shape_of(facts, dtype, keys_are_columns)
     batch, heads, queries, keys = size.batch, size.heads, size.queries, size.keys
     magnitude = facts.pick("numbers", magnitudes)
     align = alignment(facts, size)
