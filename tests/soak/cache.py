@@ -10,7 +10,7 @@ import numpy as np
 import qkv
 from qkv import Cache
 from qkv.floats import narrow, widen
-from support.arrays import STRIDES, cast, restride, wide
+from support.arrays import cast, wide
 from support.checks import holds, within
 from support.meanings import Sizes, dense_of
 from support.problems import numbers
@@ -18,7 +18,7 @@ from support.runs import Attend, front_door
 
 from . import levels
 from .facts import Facts
-from .problems import dtype_of, expression, options_of
+from .problems import LIES, dtype_of, expression, lying, options_of
 
 #: Rules that need no number of keys, which every step changes.
 LEAVES = ("causal", "window", "prefix", "first")
@@ -100,7 +100,7 @@ def _append(
         gone = np.arange(tokens) >= counts[..., None]
         for array in (k, v):
             array[np.broadcast_to(gone[..., None, :, None], array.shape)] = np.nan
-    k, v = (restride(x, str(rng.choice(STRIDES))) for x in (k, v))
+    k, v = (lying(x, str(rng.choice(LIES))) for x in (k, v))
     twin.cache.append(k, v, lengths=counts if ragged else None)
     twin.before, twin.appended = twin.lengths, tokens
     if window is not None:

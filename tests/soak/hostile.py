@@ -18,12 +18,13 @@ from qkv import Cache, alibi
 from qkv.engines import native
 from qkv.gradient import attention_gradient
 from qkv.maskparse import parse_mask
-from support.arrays import DTYPES, STRIDES, cast, restride
+from support.arrays import DTYPES, cast
 from support.hostile import ODD, PARTS, arguments_of, exotic_masks, refused_in_a_sentence
-from support.liars import LIARS, Raised, unaligned
+from support.liars import LIARS, Raised
 
 from . import levels
 from .facts import Facts
+from .problems import LIES, lying
 
 #: Anything, for any argument.
 ANYTHING = (*ODD, *LIARS)
@@ -62,8 +63,7 @@ def operands(facts: Facts) -> tuple[dict[str, Any], tuple[int, int, int], int]:
         ("value", (*batch, groups, S, E)),
     ):
         array = cast(rng.choice(NUMBERS[: len(share)], shape, p=share), dtype)
-        how = facts.pick(f"{name} lies", (*STRIDES, "unaligned"))
-        found[name] = unaligned(array) if how == "unaligned" else restride(array, how)
+        found[name] = lying(array, facts.pick(f"{name} lies", LIES))
     return found, (groups * sharing, L, S), batch[0] if batch else 0
 
 

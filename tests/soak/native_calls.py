@@ -10,14 +10,14 @@ import numpy as np
 import native_calls as calls
 from qkv import bounds
 from qkv.engines import native
-from support.arrays import STRIDES, cast, restride, stored
+from support.arrays import cast, stored
 from support.checks import holds
 from support.problems import numbers, plant
 from support.runs import Attend, front_door
 
 from . import levels
 from .facts import Facts
-from .problems import FAR, NUMBERS, SLOPES, dtype_of, shape_of
+from .problems import FAR, LIES, NUMBERS, SLOPES, dtype_of, lying, shape_of
 
 Array = np.ndarray
 
@@ -67,7 +67,7 @@ def drawn(facts: Facts) -> native.Call:
         for array in (q, k, v):
             plant(rng, array, int(rng.choice([0, 1, 3])))
     q, k, v = (
-        stored(restride(x, facts.pick(f"{name} lies", STRIDES))) for x, name in ((q, "query"), (k, "key"), (v, "value"))
+        stored(lying(x, facts.pick(f"{name} lies", LIES))) for x, name in ((q, "query"), (k, "key"), (v, "value"))
     )
     options: dict[str, Any] = _features(facts, dtype, (batch, N, H, L, S))
     block = facts.pick("block", (128, 64, 32, 16, 7, 3, 1))

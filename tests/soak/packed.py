@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import qkv
-from support.arrays import STRIDES, cast, restride, same_bits, stored, wide
+from support.arrays import cast, same_bits, stored, wide
 from support.checks import within
 from support.meanings import Sizes, dense_of, placed
 from support.problems import SHORT, WIDTHS, numbers, plant
@@ -15,7 +15,7 @@ from support.runs import Attend, front_door
 
 from . import levels
 from .facts import Facts
-from .problems import ROOM, dtype_of, expression, options_of
+from .problems import LIES, ROOM, dtype_of, expression, lying, options_of
 
 LEAVES = ("causal", "window", "prefix", "first")
 LENGTHS = (*SHORT, *SHORT, *SHORT, 63, 64, 65, 127, 128, 129, 200)
@@ -62,7 +62,7 @@ def packed(facts: Facts, attend: Attend = front_door) -> int:
     if facts.chance("planted", 0.25):
         for array in (q, k, v):
             plant(operands, array, int(operands.choice([0, 1, 3])))
-    q, k, v = (restride(x, facts.pick(f"{name} lies", STRIDES)) for x, name in ((q, "query"), (k, "key"), (v, "value")))
+    q, k, v = (lying(x, facts.pick(f"{name} lies", LIES)) for x, name in ((q, "query"), (k, "key"), (v, "value")))
     positional = slopes is not None or (pair is not None and pair.positional)
     with qkv.threads(facts.pick("threads", levels.THREADS)):
         found = qkv.attend_packed(q, k, v, qo, ko, **arguments)

@@ -9,6 +9,7 @@ import numpy as np
 import qkv
 from support import meanings
 from support.arrays import DTYPES, STRIDES, cast, restride, wide
+from support.liars import unaligned
 from support.meanings import Pair, Sizes, both, dense_of, either, negated, placed
 from support.problems import EDGES, MAGNITUDES, SHORT, WIDTHS, Problem, numbers, plant
 
@@ -26,7 +27,14 @@ NUMBERS = (*MAGNITUDES, "opposed")
 FAR = tuple(sign * (2**power + by) for sign in (1, -1) for power in (22, 24, 33) for by in (-9, 3))
 SLOPES = (0.0, 0.5, 0.125, -0.25, 1.0, 2.0**-30)
 
+#: How operands lie in memory.
+LIES = (*STRIDES, "unaligned")
+
 LEAVES = ("causal", "window", "prefix", "first", "lengths", "existing", "documents", "array", "rule")
+
+
+def lying(array: np.ndarray, how: str) -> np.ndarray:
+    return unaligned(array) if how == "unaligned" else restride(array, how)
 
 
 def dtype_of(facts: Facts) -> str:
@@ -236,7 +244,7 @@ def problem_of(
         elif layout == "blhd":
             arguments["layout"] = "blhd"
             q, k, v = (np.ascontiguousarray(x.swapaxes(-2, -3)) for x in (q, k, v))
-    q, k, v = (restride(x, facts.pick(f"{name} lies", STRIDES)) for x, name in ((q, "query"), (k, "key"), (v, "value")))
+    q, k, v = (lying(x, facts.pick(f"{name} lies", LIES)) for x, name in ((q, "query"), (k, "key"), (v, "value")))
     return Problem(q, k, v, dtype, arguments, dense, bias, roundings, pair, size)
 
 
