@@ -29,6 +29,7 @@ QKV_DECLARE(x86_64_v4)
 QKV_DECLARE(x86_64_v4_bf16)
 #if defined(QKV_HAS_AMX)
 QKV_DECLARE(x86_64_v4_amx)
+extern "C" bool qkv_try_tiles(void);
 #endif
 #endif
 
@@ -87,13 +88,13 @@ int qkv_levels(const qkv_level **levels) {
     if (machine.v3) found[count++] = QKV_LEVEL("v3", x86_64_v3);
 #if defined(QKV_HAS_AMX)
     // Tiles that somebody else carries out are slow: they are asked for by name.
-    if (assumed_tiles && machine.bf16 && !machine.amx) found[count++] = QKV_LEVEL("v4-amx", x86_64_v4_amx);
+    if (assumed_tiles && machine.bf16 && !machine.amx && qkv_try_tiles()) found[count++] = QKV_LEVEL("v4-amx", x86_64_v4_amx);
 #endif
     if (machine.bf16 && !machine.swift) found[count++] = QKV_LEVEL("v4-bf16", x86_64_v4_bf16);
     if (machine.v4) found[count++] = QKV_LEVEL("v4", x86_64_v4);
     if (machine.bf16 && machine.swift) found[count++] = QKV_LEVEL("v4-bf16", x86_64_v4_bf16);
 #if defined(QKV_HAS_AMX)
-    if (machine.amx) found[count++] = QKV_LEVEL("v4-amx", x86_64_v4_amx);
+    if (machine.amx && qkv_try_tiles()) found[count++] = QKV_LEVEL("v4-amx", x86_64_v4_amx);
 #endif
 #endif
     return true;

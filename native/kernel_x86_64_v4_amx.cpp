@@ -11,3 +11,6 @@
 #include "kernel/keep.hpp"
 #define QKV_LEVEL_SHARES qkv_shares_x86_64_v4_amx
 #include "kernel/shares.hpp"
+
+#include "kernel/trial.hpp"
+extern "C" bool qkv_try_tiles(void) { return try_tiles(); }
