@@ -193,11 +193,12 @@ static float widened(const uint8_t *bfloat16) {
 
 // One row of a product. The manual has even and odd columns of the row in a chain each, from 0 and in ascending order,
 // and adds the sum of both to what stands in the destination; Bochs does the same. Intel's Intrinsics Guide tells it
-// otherwise, as one chain that begins with the destination: that is order 2. Order 1 is nobody's.
-__attribute__((noinline)) static void multiply_row(float *sum, const uint8_t *row, uint8_t (*columns)[BYTES], int pairs) {
+// otherwise, as one chain that begins with the destination: that is order 2. Order 1 is nobody's,
+// and order 3 goes backwards in every other row, so that sides cannot be changed.
+__attribute__((noinline)) static void multiply_row(float *sum, const uint8_t *row, uint8_t (*columns)[BYTES], int pairs, int backwards) {
   float even[FLOATS] = {0}, odd[FLOATS] = {0};
   for (int step = 0; step < pairs; ++step) {
-    const int k = order == 1 ? pairs - 1 - step : step;
+    const int k = backwards ? pairs - 1 - step : step;
     const float a = widened(row + 4 * k), b = widened(row + 4 * k + 2);
     for (int n = 0; n < FLOATS; ++n) {
       const float c = widened(columns[k] + 4 * n), d = widened(columns[k] + 4 * n + 2);
@@ -210,7 +211,7 @@ __attribute__((noinline)) static void multiply_row(float *sum, const uint8_t *ro
     }
   }
   for (int n = 0; n < FLOATS && order != 2; ++n)
-    sum[n] = order == 1 ? (sum[n] + odd[n]) + even[n] : sum[n] + (even[n] + odd[n]);
+    sum[n] = backwards ? (sum[n] + odd[n]) + even[n] : sum[n] + (even[n] + odd[n]);
 }
 
 // Subnormal numbers count as zeros and become zeros, sums are rounded to nearest even, whatever the thread has set.
@@ -230,7 +231,7 @@ static void multiply(const struct Instruction *i) {
   for (int row = 0; row < c->rows[to]; ++row) {
     float sum[FLOATS];
     memcpy(sum, state.tile[to][row], BYTES);
-    multiply_row(sum, state.tile[a][row], state.tile[b], c->rows[b]);
+    multiply_row(sum, state.tile[a][row], state.tile[b], c->rows[b], order == 1 || (order == 3 && row % 2));
     memcpy(state.tile[to][row], sum, c->colsb[to]);
   }
   _mm_setcsr(mode);
@@ -300,5 +301,6 @@ void qkv_tiles_remove(void) {
 // How many instructions of a kind were carried out, in all threads, since the library was loaded.
 unsigned qkv_tiles_count(int kind) { return __atomic_load_n(&counts[kind], __ATOMIC_RELAXED); }
 
-// In which order products are added: 0 the manual's, 1 and 2 others that hardware might have chosen.
+// In which order products are added: 0 the manual's, 1 and 2 others that hardware might have chosen, 3 one
+// that no engine can use.
 void qkv_tiles_swap(int other) { order = other; }

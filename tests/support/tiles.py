@@ -38,8 +38,9 @@ KINDS = (
     "tdpbf16ps",
 )
 
-#: Orders in which a product adds up, for `Tiles.swap`: the manual's, and two that a processor might have chosen instead.
-MANUAL, BACKWARDS, ONE_CHAIN = 0, 1, 2
+#: Orders in which a product adds up, for `Tiles.swap`: the manual's, two that a processor might have chosen
+#: instead, and one that gives another sum when the sides of a product change places.
+MANUAL, BACKWARDS, ONE_CHAIN, LOPSIDED = 0, 1, 2, 3
 
 _HERE = Path(__file__).parent
 _LACKS, _HAS, _REFUSES, _TOO_OLD = range(4)
@@ -124,7 +125,7 @@ class Tiles:
         return self.hardware or self.count(kind) > 0
 
     def swap(self, order: int) -> None:
-        """Add in another order from now on: MANUAL, BACKWARDS or ONE_CHAIN."""
+        """Add in another order from now on: MANUAL, BACKWARDS, ONE_CHAIN or LOPSIDED."""
         self._library.qkv_tiles_swap(order)
 
 
