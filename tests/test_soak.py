@@ -5,7 +5,10 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import signal
+import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -359,6 +362,33 @@ def test_a_case_without_an_end_is_a_failure(tmp_path: Path, monkeypatch: pytest.
     found, case, text = tool.worked("random", 6, 7, patience=0)
     assert (found, case) == (None, 6)
     assert "did not end in 0 seconds" in text
+
+
+@pytest.mark.slow
+def test_a_run_that_is_stopped_ends_what_it_began(tmp_path: Path) -> None:
+    """Neither a traceback nor a process is left behind."""
+    command = [sys.executable, str(ROOT / "tools" / "soak.py"), "--state", str(tmp_path / "state.json")]
+    path = os.pathsep.join(sys.path)
+    with subprocess.Popen(
+        command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": path}
+    ) as run:
+        children = Path(f"/proc/{run.pid}/task/{run.pid}/children")
+        if not children.exists():
+            run.kill()
+            pytest.skip("this system does not say which processes belong to whom")
+        while not (begun := children.read_text("utf-8").split()):
+            time.sleep(0.01)
+        at = Path()
+        while not at.is_file() or not any(at.read_bytes()):  # the number of the case at hand, from the second case on
+            time.sleep(0.01)
+            words = Path(f"/proc/{begun[0]}/cmdline").read_text("utf-8").split("\0")
+            at = Path(next((word for word in words if word.endswith("/at")), ""))
+        run.send_signal(signal.SIGTERM)
+        printed, errors = run.communicate()
+    assert run.returncode == 130
+    assert printed.startswith("stopped; random 0 of 200,000 cases")
+    assert errors == ""
+    assert not any(Path(f"/proc/{child}").exists() for child in begun)
 
 
 def test_levels_are_taken_in_turn(native_engine: str) -> None:

@@ -16,6 +16,7 @@ import argparse
 import json
 import os
 import resource
+import signal
 import struct
 import subprocess
 import sys
@@ -220,6 +221,17 @@ def main(argv: list[str] | None = None) -> int:
     goals = {name: getattr(wanted, name) for name in GOALS}
     rounds = 1 + min(one.next // max(goals[name], 1) for name, one in streams.items())
     goals = {name: goal * rounds for name, goal in goals.items()}
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # either way the process at work is ended as well
+    try:
+        right = run(record, streams, goals, wanted)
+    except KeyboardInterrupt:
+        print(f"stopped; {record.line(goals)}")
+        return 130
+    return int(not right)
+
+
+def run(record: Record, streams: dict[str, Stream], goals: dict[str, int], wanted: argparse.Namespace) -> bool:
+    """Cases until the goals are reached or the time is over; whether all were right."""
     start, right = time.monotonic(), True
     while time.monotonic() - start < wanted.seconds:
         # Whichever is furthest behind.
@@ -230,7 +242,7 @@ def main(argv: list[str] | None = None) -> int:
         right &= chunk(record, name, min(begin - begin % IN_ONE + IN_ONE, goals[name]))
         record.write(wanted.state)
         print(record.line(goals), flush=True)
-    return int(not right)
+    return right
 
 
 if __name__ == "__main__":
