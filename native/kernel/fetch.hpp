@@ -9,7 +9,7 @@ namespace {
 struct Fetch {
   struct Part {
     const char *row;
-    int64_t at, bytes, stride, rows;
+    int64_t bytes, stride, rows;
     bool write;
   };
   static constexpr int most_parts = 20;
@@ -19,19 +19,24 @@ struct Fetch {
   void clear() { parts = 0; }
   void add(const char *row, int64_t bytes, int64_t stride, int64_t rows, bool write = false) {
     if (rows <= 0 || bytes <= 0 || parts == most_parts) return;
-    part[parts++] = {row, 0, bytes, stride, rows, write};
+    if (stride == bytes && bytes % 64 == 0) rows *= bytes / 64, stride = bytes = 64;  // one run of lines
+    part[parts++] = {row, bytes, stride, rows, write};
   }
-  QKV_INLINE void lines(int count) {
-    for (; count > 0 && parts > 0; --count) {
+  // Asks for about so many lines, whole rows.
+  QKV_INLINE void lines(int64_t count) {
+    while (parts > 0 && count > 0) {
       Part &p = part[parts - 1];
+      const int64_t bytes = p.bytes, stride = p.stride, each = (bytes + 63) / 64, some = (count + each - 1) / each;
+      const int64_t rows = some < p.rows ? some : p.rows;
+      const char *row = p.row;
       if (p.write)
-        __builtin_prefetch(p.row + p.at, 1, 2);
+        for (int64_t r = 0; r < rows; ++r, row += stride)
+          for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, 1, 2);
       else
-        __builtin_prefetch(p.row + p.at, 0, 2);
-      p.at += 64;
-      if (p.at < p.bytes) continue;
-      p.at = 0, p.row += p.stride;
-      if (--p.rows == 0) --parts;
+        for (int64_t r = 0; r < rows; ++r, row += stride)
+          for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, 0, 2);
+      p.row = row, count -= rows * each;
+      if ((p.rows -= rows) == 0) --parts;
     }
   }
 };
