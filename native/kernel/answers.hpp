@@ -1,7 +1,7 @@
 // Questions about the weights: the scores once more, weights from the states that the forward pass left, and sums,
 // entropies and largest ones of them. Lanes are rows of one query head. The order of additions: entropy as the sum of
 // the weights in the forward pass, and blocks in ascending order; received by lanes, each lane its rows in ascending
-// order, then the lanes in order.
+// order, then the lanes in order. What is asked of rows goes group by group, as the forward pass does.
 #pragma once
 #include "../answers.h"
 #include "attend.hpp"
@@ -32,16 +32,15 @@ template <class T> struct Notes {
   }
 };
 
-// A tile of one query head whose keys outside [floor, limit) are left out; base and whole of its rows.
-template <class T> void open_inquiry(Work<T> &w, const Inquiry<T> &q, int64_t n, int64_t h, int64_t t, int64_t floor, int64_t limit) {
+// A tile whose keys outside [floor, limit) are left out, of one query head if w.heads is 1; base and whole of its rows.
+template <class T> void open_inquiry(Work<T> &w, const Inquiry<T> &q, int64_t n, int64_t part, int64_t row0, int64_t rows, int64_t floor, int64_t limit) {
   const qkv_call *call = w.call;
-  const int64_t row0 = q.session.row_begin(n, t);
-  open_tile(w, n, h, row0, q.session.row_end(n, t) - row0, floor, limit);
-  w.g = h / (call->H / call->G), w.few = 0;
+  open_tile(w, n, part, row0, rows, floor, limit);
+  w.g = part * w.heads / (call->H / call->G), w.few = 0;
   if (!q.ask->base) return;
   const Panel &last = w.panel[w.panels - 1];
   for (int64_t i = 0; i < last.lane + last.vectors * Real<T>::width; ++i) {
-    const int64_t at = (n * call->H + h) * call->L + row0 + w.lane[i].row;
+    const int64_t at = (n * call->H + w.lane[i].head) * call->L + row0 + w.lane[i].row;
     w.max[i] = ((const T *)q.ask->base)[at], w.sum[i] = ((const T *)q.ask->whole)[at];
   }
 }
@@ -113,10 +112,11 @@ template <class T, int N> void add_top(Work<T> &w, const Panel &p, bool masked, 
 }
 
 // The panel's scores to where each row's are.
-template <class T, int N> void put_scores(const Work<T> &w, const Panel &p, bool masked, const qkv_answers *ask, int64_t h) {
+template <class T, int N> void put_scores(const Work<T> &w, const Panel &p, bool masked, const qkv_answers *ask) {
   constexpr int W = N * Real<T>::width;
-  for (int i = 0; i < W && p.lane + i < w.rows; ++i) {
-    const int64_t at = ((w.n * w.call->H + h) * w.call->L + w.row0 + p.lane + i) * w.call->S + w.first;
+  for (int i = 0; i < W && p.lane + i < w.rows * w.heads; ++i) {
+    const Lane<T> &lane = w.lane[p.lane + i];
+    const int64_t at = ((w.n * w.call->H + lane.head) * w.call->L + w.row0 + lane.row) * w.call->S + w.first;
     T *const score = (T *)ask->score + at;
     uint8_t *const reach = ask->reach + at;
     for (int64_t j = p.begin; j < p.end; ++j)
@@ -124,20 +124,14 @@ template <class T, int N> void put_scores(const Work<T> &w, const Panel &p, bool
   }
 }
 
-// Rows of a tile of one head: entropy, largest weights and scores.
+// Rows of a tile of one group: entropy, largest weights and scores.
 template <class T> void inquire_rows(Work<T> &w, Inquiry<T> &q, Notes<T> &notes, int worker, int64_t task) {
   Session<T> &s = q.session;
   qkv_answers *ask = q.ask;
   const qkv_call *call = s.call;
-  int64_t n, local;
-  if (s.first) {
-    n = find_last(s.first, call->N, task / call->H);
-    local = task - s.first[n] * call->H;
-  } else {
-    n = task / (call->H * s.shared_tiles), local = task % (call->H * s.shared_tiles);
-  }
-  const int64_t tiles = s.tiles_of(n), h = local / tiles, t = tiles - 1 - local % tiles, count = ask->count;
-  open_inquiry(w, q, n, h, t, 0, call->S);
+  const Place tile = place_of(s, task);
+  const int64_t count = ask->count;
+  open_inquiry(w, q, tile.n, tile.g, tile.row0, tile.rows, 0, call->S);
   pack_queries(w);
   const Panel &last = w.panel[w.panels - 1];
   const int64_t lanes = last.lane + last.vectors * Real<T>::width;
@@ -157,12 +151,12 @@ template <class T> void inquire_rows(Work<T> &w, Inquiry<T> &q, Notes<T> &notes,
         if (!score_panel<T, N>(w, p, masked, top)) return;
         if (ask->entropy) add_entropy<T, N>(w, p, notes);
         if (ask->top_key) add_top<T, N>(w, p, masked, notes, count);
-        if (ask->score) put_scores<T, N>(w, p, masked, ask, h);
+        if (ask->score) put_scores<T, N>(w, p, masked, ask);
       });
     }
   }
-  for (int64_t i = 0; i < w.rows; ++i) {
-    const int64_t at = (n * call->H + h) * call->L + w.row0 + i;
+  for (int64_t i = 0; i < w.rows * w.heads; ++i) {
+    const int64_t at = (w.n * call->H + w.lane[i].head) * call->L + w.row0 + w.lane[i].row;
     if (ask->entropy) {
       const T nats = log1(w.sum[i]) - notes.entropy[i] / w.sum[i];
       ((T *)ask->entropy)[at] = nats < 0 ? T(0) : nats;
@@ -186,7 +180,8 @@ template <class T> void inquire_keys(Work<T> &w, Inquiry<T> &q, Notes<T> &notes,
   const int64_t end = least(first + ask->run, call->S);
   for (int64_t i = 0; i < (end - first) * wide; ++i) notes.sum[i] = 0;
   for (int64_t t = 0; t < s.tiles_of(n); ++t) {
-    open_inquiry(w, q, n, h, t, first, end);
+    const int64_t row0 = s.row_begin(n, t);
+    open_inquiry(w, q, n, h, row0, s.row_end(n, t) - row0, first, end);
     bool packed = false;
     for (int64_t from = 0, stop; (stop = next_block(w, from)) != kNone; from = stop) {
       if (stopped(s, worker)) return;
@@ -232,7 +227,7 @@ template <class T> void inquire_worker(void *context, int worker) {
 
 template <class T> int inquire_drive(Inquiry<T> &q, int64_t tasks, bool keys) {
   Session<T> &s = q.session;
-  s.next = 0, s.tasks = tasks, s.merging = keys;
+  s.next = 0, s.tasks = tasks, s.merging = keys, s.heads = keys ? 1 : s.call->H / s.call->G;
   const int threads = int(least(least(s.call->threads, tasks), 1024));
   if (qkv_parallel(threads < 1 ? 1 : threads, inquire_worker<T>, &q, poll_session<T>, &s)) s.stop = 1;
   return s.stop ? 1 : 0;
@@ -243,9 +238,9 @@ template <class T> int inquire_in(Inquiry<T> &q) {
   qkv_call *call = s.call;
   bool over = false;
   if (const int code = cut_tiles(s)) return code;
-  head_by_head(s);
+  group_by_group(s, &over);
   q.runs = (call->S + q.ask->run - 1) / q.ask->run;
-  const int64_t row_tasks = times(s.tiles, call->H, &over), key_tasks = times(times(call->N, call->H, &over), q.runs, &over);
+  const int64_t row_tasks = times(s.tiles, call->G, &over), key_tasks = times(times(call->N, call->H, &over), q.runs, &over);
   const int64_t threads = most(1, least(least(call->threads, most(row_tasks, key_tasks)), 1024));
   Notes<T> notes = {};
   if (over || take_scratch(s, threads, [&](Arena *measure) { notes.lay_out(measure, q.ask, s.lanes); })) return 2;

@@ -109,6 +109,15 @@ template <class T> void head_by_head(Session<T> &s) {
   s.block_rows = least(s.call->block, s.call->S + kTileDepth - 1);
 }
 
+// One whose tiles are those of the forward pass.
+template <class T> void group_by_group(Session<T> &s, bool *over) {
+  head_by_head(s);
+  s.heads = s.call->H / s.call->G;
+  const int64_t lanes = times(least(s.call->tile_rows, s.call->L), s.heads, over);
+  if (lanes > (int64_t(1) << 40)) *over = true;
+  s.lanes = (lanes + Real<T>::width - 1) / Real<T>::width * Real<T>::width;
+}
+
 // Scratch for so many workers: what a tile needs, and what `more` lays out behind it. Answers 0, or 2 for want of memory.
 template <class T, class More> int take_scratch(Session<T> &s, int64_t threads, More more) {
   Work<T> probe = {};

@@ -36,14 +36,13 @@ template <class T> struct Noted {
   int64_t count;  // of the list, one more than asked for; 0: none
   bool keeps;     // weights, for `received`
   T *entropy, *total_entropy;  // [lanes]
-  T *score, *least;            // [lanes][room], falling, and the last of the first `count` of each
+  T *score, *least;            // [vector of lanes][count][lane], falling; and for lists that are made again their last
   Int *key;
-  int64_t room;                // whole vectors
   T *weights, *maxima, *column;  // kept weights, maxima of each Kept, and one block's sums by lane
   Kept *kept;
   int64_t used, many;
   uint8_t *again;       // [lanes]
-  int64_t *keys_again;  // [lanes][room]
+  int64_t *keys_again;  // [lanes][count]
   bool seen;
   Vec<T> strand[4];
 
@@ -52,8 +51,7 @@ template <class T> struct Noted {
     const qkv_call *call = &ask_->call;
     ask = ask_, count = ask_->top_key ? ask_->count + 1 : 0, keeps = ask_->received != nullptr;
     entropy = arena->take<T>(lanes), total_entropy = arena->take<T>(lanes), least = arena->take<T>(lanes);
-    room = (count + width - 1) / width * width;
-    const int64_t listed = times(lanes, room, &over);
+    const int64_t listed = times(lanes, count, &over);
     score = arena->take<T>(listed), key = arena->take<Int>(listed), again = arena->take<uint8_t>(lanes);
     keys_again = arena->take<int64_t>(listed);
     // A block that begins in the middle of a tile's first keys is one more.
@@ -69,39 +67,31 @@ template <class T> struct Noted {
     for (int64_t i = 0; i < lanes; ++i) {
       total_entropy[i] = 0;
       // Lanes past the last row repeat it, and list nothing.
-      least[i] = i < rows ? -Real<T>::infinity : Real<T>::infinity;
+      for (int64_t k = 0; k < count; ++k) {
+        const int64_t at = (i / width * count + k) * width + i % width;
+        score[at] = i < rows ? -Real<T>::infinity : Real<T>::infinity, key[at] = -1;
+      }
     }
-    for (int64_t i = 0; i < lanes * room; ++i) score[i] = -Real<T>::infinity, key[i] = -1;
   }
 
-  // Behind all that are as large. The list is moved as a whole, which is faster than to look for the place.
-  QKV_INLINE void list(int64_t lane, T s, int64_t j) {
-    T *const scores = score + lane * room;
-    Int *const keys = key + lane * room;
-    const Vec<T> x = all<T>(s);
-    const IVec<T> mine = all_int<T>(Int(j));
-    for (int64_t at = room - width; at >= 0; at -= width) {
-      const Vec<T> held = load(scores + at);
-      const IVec<T> held_key = load_int<T>(keys + at);
-      // One place on; the first of all has nothing before it.
-      alignas(kAlign) T before[width];
-      alignas(kAlign) Int before_key[width];
-      Vec<T> ahead;
-      IVec<T> ahead_key;
-      if (at) {
-        __builtin_memcpy(before, scores + at - 1, sizeof before), __builtin_memcpy(before_key, keys + at - 1, sizeof before_key);
-        ahead = load(before), ahead_key = load_int<T>(before_key);
-      } else {
-        IVec<T> order;
-        for (int i = 0; i < width; ++i) order[i] = i ? i - 1 : 0;
-        ahead = __builtin_shuffle(held, order), ahead_key = __builtin_shuffle(held_key, order);
-        ahead[0] = Real<T>::infinity;
-      }
-      const IVec<T> stays = held >= x, follows = ahead >= x;
-      store(scores + at, select<T>(stays, held, select<T>(follows, x, ahead)));
-      store_int<T>(keys + at, stays ? held_key : follows ? mine : ahead_key);
+  // Scores of one key into the lists of a vector of lanes, behind all that are as large: whatever is smaller moves on by one,
+  // in all lanes at once and from the last place on, where most lanes change nothing.
+  QKV_INLINE Vec<T> list(T *scores, Int *keys, Vec<T> x, Int j) {
+    const IVec<T> mine = all_int<T>(j);
+    T *at = scores + (count - 1) * width;
+    Int *key_at = keys + (count - 1) * width;
+    Vec<T> held = load(at);
+    for (; at > scores; at -= width, key_at -= width) {
+      const Vec<T> ahead = load(at - width), least_of = x < ahead ? x : ahead, now = larger<T>(held, least_of);
+      const IVec<T> before = load_int<T>(key_at - width), kept = load_int<T>(key_at);
+      store_int<T>(key_at, held >= x ? kept : ahead >= x ? mine : before);
+      store(at, now);
+      held = ahead;
     }
-    least[lane] = scores[count - 1];
+    const IVec<T> kept = load_int<T>(keys);
+    store_int<T>(keys, held >= x ? kept : mine);
+    store(scores, larger<T>(held, x));
+    return load(scores + (count - 1) * width);
   }
 
   // What `visit` calls: with the block's scores, for each weight and its logarithm, and once they are added up.
@@ -110,18 +100,13 @@ template <class T> struct Noted {
     if (!count) return;
     for (int v = 0; v < N; ++v) {
       const int64_t lane = p.lane + v * width;
-      Vec<T> last = load(least + lane);
+      T *const scores = score + lane * count;
+      Vec<T> last = load(scores + (count - 1) * width);
       if (!any<T>(top[v] > last)) continue;
       const T *s = w.score + v * width;
       for (int64_t j = p.begin; j < p.end; ++j) {
         const Vec<T> x = load(s + j * N * width);
-        uint32_t higher = lanes_in<T>(x > last);
-        if (__builtin_expect(!higher, 1)) continue;
-        for (; higher; higher &= higher - 1) {
-          const int i = __builtin_ctz(higher);
-          list(lane + i, s[j * N * width + i], w.first + j);
-        }
-        last = load(least + lane);
+        if (__builtin_expect(any<T>(x > last), 0)) last = list(scores, key + lane * count, x, Int(w.first + j));
       }
     }
   }
@@ -295,27 +280,29 @@ template <class T> bool write_top(const Work<T> &w, Noted<T> &notes, int64_t lan
     return true;
   }
   if (w.lane[lane].flag & QKV_LOW) return false;  // an allowed score of -inf is on no list
-  const typename Real<T>::Int *key = notes.key + lane * notes.room;
-  const T *score = notes.score + lane * notes.room;
+  const int64_t list = lane / width * notes.count * width + lane % width;
+  const typename Real<T>::Int *const keys = notes.key + list;
+  const T *const scores = notes.score + list;
   T next = 0;
   for (int64_t from = 0; from < notes.count; from += width) {
     alignas(kAlign) T weight[width];
-    store(weight, exponential<T>(load(score + from) - all<T>(w.max[lane])) / all<T>(w.sum[lane]));
+    for (int i = 0; i < width; ++i) weight[i] = from + i < notes.count ? scores[(from + i) * width] : -Real<T>::infinity;
+    store(weight, exponential<T>(load(weight) - all<T>(w.max[lane])) / all<T>(w.sum[lane]));
     for (int i = 0; i < width && from + i < notes.count; ++i) {
-      const int64_t k = from + i;
+      const int64_t k = from + i, key = keys[k * width];
       if (k == asked) {
-        next = key[k] < 0 ? T(-1) : weight[i];
+        next = key < 0 ? T(-1) : weight[i];
         break;
       }
-      if (key[k] < 0) {
+      if (key < 0) {
         to_key[k] = -1, to[k] = 0;
         continue;
       }
       int64_t place = k;
-      for (; place > 0 && (weight[i] > to[place - 1] || (weight[i] == to[place - 1] && key[k] < to_key[place - 1] - notes.ask->first_key));
+      for (; place > 0 && (weight[i] > to[place - 1] || (weight[i] == to[place - 1] && key < to_key[place - 1] - notes.ask->first_key));
            --place)
         to[place] = to[place - 1], to_key[place] = to_key[place - 1];
-      to[place] = weight[i], to_key[place] = key[k] + notes.ask->first_key;
+      to[place] = weight[i], to_key[place] = key + notes.ask->first_key;
     }
   }
   // Scores in falling order have weights in falling order but for the last bits of exp.

@@ -259,6 +259,8 @@ template <class T> void share_tile(Work<T> &w, Sharing<T> &q, Strips<T> &x, int 
       pack_queries(w), open_rows(w, x, ask), ready = true;
       for (int64_t i = 0; i < s.lanes; ++i) x.count[i] = x.place[i] = 0;
     }
+    w.fetch.clear();
+    look_ahead(w, stop);
     ready_keys(w);
     w.value_rows = ready_rows(w, call->value, w.value_row(w.first + w.begin), call->E, w.value, 2);
     open_values(w, x);
@@ -378,10 +380,7 @@ template <class T> int shares_in(Sharing<T> &q) {
   qkv_call *call = s.call;
   bool over = false;
   if (const int code = cut_tiles(s)) return code;
-  head_by_head(s);
-  s.heads = call->H / call->G;
-  s.lanes = (times(least(call->tile_rows, call->L), s.heads, &over) + Real<T>::width - 1) / Real<T>::width * Real<T>::width;
-  if (over || s.lanes > (int64_t(1) << 40)) return 2;
+  group_by_group(s, &over);
   q.runs = most(1, (call->S + q.ask->run - 1) / q.ask->run);
   const int64_t tiles = times(s.tiles, call->G, &over), tasks = times(tiles, q.runs, &over);
   const int64_t threads = most(1, least(least(call->threads, tasks), 1024));
