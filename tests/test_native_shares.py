@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import signal
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -216,3 +219,17 @@ def test_d1_a_lost_row_spoils_what_it_may_read_and_nothing_else(level: str) -> N
         pairs = (lost & reach) if x.ndim == 4 else (lost & reach)[..., None]
         assert (np.isnan(x) == pairs).all(), name
         assert calls.same_bits(np.where(pairs, 0, x), np.where(pairs, 0, right[name])), name
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_ctrl_c_stops_a_long_question(threads: int) -> None:
+    q, k, v = calls.operands(np.random.default_rng(0), (1,), 8, 1, 8000, 120_000, 64, 64)
+    call = calls.build(q, k, v, tile_rows=64, threads=threads)
+    base, output = np.zeros((1, 8, 8000), np.float32), np.ones((1, 8, 8000, 64), np.float32)
+    counted = np.zeros(base.shape, np.int64), np.zeros(base.shape, np.int64)
+    timer = threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        native.shares(call, base, base + 1, output, 1024, counted=counted)
+    # The whole of it takes minutes; rows that nobody came to say that it ended before.
+    assert (counted[0] < 120_000).any()
