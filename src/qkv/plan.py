@@ -34,7 +34,7 @@ DEVICE_PAIRS, DEVICE_KEYS = 1 << 26, 2048
 
 #: What is worked out in one pass with the output: lists of so many largest weights, from so many rows on (a few rows go by
 #: another way, which is faster), and what keys receive where there are no more of them, since a tile's weights are held.
-KEPT_TOP, KEPT_ROWS, KEPT_KEYS = 8, 8, 16384
+KEPT_TOP, KEPT_ROWS, KEPT_KEYS = 8, 12, 16384
 
 
 class Tile(NamedTuple):
