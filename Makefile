@@ -27,7 +27,7 @@ SANITIZE := $(SANITIZE_VENV)/.package
 # Tests that go through the native engine with numbers of every kind; memory and speed mean nothing there.
 SANITIZED ?= $(wildcard $(addprefix tests/test_,native_*.py contract_*.py definition.py row_bits.py partial.py \
   cache.py bug_cases.py gradient.py packed.py recipes.py hostile.py \
-  pooled.py survey.py))
+  pooled.py survey.py shares.py))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
