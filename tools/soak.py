@@ -130,7 +130,8 @@ def worked(
             process.wait()
         (seen,) = struct.unpack("<q", at.read_bytes())
         errors.seek(0)
-        text = errors.read().decode(errors="replace")[-6000:]
+        text = errors.read().decode(errors="replace")
+        text = text if len(text) < 6000 else f"{text[:4000]}\n…\n{text[-1500:]}"  # what happened, and its summary
     if process.returncode == 0:
         found: dict[str, Any] = json.loads(printed.splitlines()[-1])
         return found, end, text
