@@ -23,11 +23,13 @@ DTYPES = tuple(calls.COMPUTE)
 Answers = dict[str, np.ndarray]
 
 
-def call_of(dtype: str, *, sink: bool = False, seed: int = 0, width: int = 37, **options: Any) -> native.Call:
+def call_of(
+    dtype: str, *, sink: bool = False, seed: int = 0, depth: int = 20, width: int = 37, **options: Any
+) -> native.Call:
     """Every kind of score and mask at once, rows of one key and of none among them."""
     rng = np.random.default_rng(seed)
     N, H, G, L, S = 2, 6, 2, 45, 230
-    q, k, v = calls.operands(rng, (N,), H, G, L, S, 20, width, dtype, scale=2.0)
+    q, k, v = calls.operands(rng, (N,), H, G, L, S, depth, width, dtype, scale=2.0)
     bias = rng.standard_normal((N, H, L, S)).astype(np.float32)
     bias[rng.random(bias.shape) < 0.1] = -np.inf
     allow = rng.random((N, H, L, S)) < 0.8
@@ -148,6 +150,16 @@ def test_c1_c4_c6_answers_are_those_of_the_definition(level: str, dtype: str, si
 def test_every_width_of_the_values(level: str, width: int) -> None:
     call = call_of("float32", width=width, seed=width)
     check(call, asked(call, level, 50))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_widths_that_go_by_matrix_tiles(level: str) -> None:
+    call = call_of("bfloat16", depth=64, width=64, sink=True)
+    found = asked(call, level)
+    assert (found["weight"] > 0.5).any()
+    check(call, found)
+    for name, x in asked(dataclasses.replace(call, tile_rows=5, threads=2), level, 70).items():
+        assert calls.same_bits(x, found[name]), name
 
 
 def _open_form(call: native.Call, *a: Any, **named: Any) -> None:
