@@ -344,7 +344,7 @@ template <class T> void finish_vector(Work<T> &w, const Panel &p, int v, int lan
     const bool no = lane.flag & (QKV_NONFINITE | QKV_OVERFLOW);
     if (call->max) ((T *)call->max)[at] = no ? nan : max;
     if (call->sum) ((T *)call->sum)[at] = no ? nan : sum;
-    mix[i] = (char *)((T *)call->mix + at * E);
+    mix[i] = call->mix ? (char *)call->mix + at * E * int64_t(sizeof(T)) : nullptr;
     some_lost |= no, lost[i] = no ? -1 : 0;
     if (!call->output && !call->lse) continue;
     // Nothing but scores that overflowed to -inf is a part like any other in a state; a finished row is lost by it.
@@ -357,7 +357,7 @@ template <class T> void finish_vector(Work<T> &w, const Panel &p, int v, int lan
     }
     if (call->lse) ((T *)call->lse)[at] = never ? nan : sum == 0 ? -Real<T>::infinity : max + log1(sum);
     const int64_t place = call->output_length_first ? (w.n * call->L + w.row0 + lane.row) * call->H + lane.head : at;
-    output[i] = (char *)call->output + place * E * element_size(call->query.dtype);
+    output[i] = !call->output ? nullptr : (char *)call->output + place * E * element_size(call->query.dtype);
   }
   if (call->mix) {
     if (some_lost) spoil(w, p, v, one, lost);
