@@ -29,7 +29,7 @@ def filled() -> Cache:
 REFUSED: dict[str, Callable[[], Any]] = {
     "keep is an array of several": lambda: attention(X, X, X, keep=np.zeros((2, 2))),
     "keep is an array without axes": lambda: attention(X, X, X, keep=np.array(2.0)),
-    "a row is an array": lambda: asked().influence(np.array([0, 1])),
+    "a head is an array": lambda: asked().influence(0, head=np.array([0, 1])),
     "a row is a class": lambda: asked().contributions(int),
     "a row is the largest number": lambda: asked().contributions(LARGEST),
     "rows are the largest number": lambda: asked().weights(np.array([LARGEST])),
@@ -41,6 +41,17 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "align is one per sequence": lambda: attend(
         X[None], X[None], X[None], mask=window(1, 0, align=np.array([LARGEST]))
     ),
+    "a map of an object": lambda: asked().pooled(LIARS[18], 1),
+    "a map of a long word": lambda: asked().survey("x" * 100_000, 1),
+    "rows are lengths of time": lambda: asked().weights(np.zeros(2, "m8[s]")),
+    "align is a length of time": lambda: attend(X, X, X, mask=causal(align=np.zeros((), "m8[s]"))),
+    "lengths are lengths of time": lambda: attend(X[None], X[None], X[None], mask=qkv.keys(np.zeros(1, "m8[s]"))),
+    "a cache's lengths are lengths of time": lambda: filled().trim(np.zeros(1, "m8[s]")),
+    "a fork of lengths of time": lambda: filled().fork(np.zeros(1, "m8[s]")),
+    "positions are lengths of time": lambda: asked().survey(positions=np.zeros(3, "m8[s]")),
+    "a sink is a length of time": lambda: attend(X, X, X, sink=np.zeros(2, "m8[s]")),
+    "slopes are lengths of time": lambda: attend(X, X, X, bias=qkv.alibi(np.zeros(2, "m8[s]"))),
+    "offsets are lengths of time": lambda: qkv.attend_packed(X, X, X, np.array([0, 2], "m8[s]")),
     "a page is an array": lambda: Cache(page=np.array([1, 2])),  # type: ignore[arg-type]
     "a page is an array of none": lambda: Cache(page=np.zeros(0, int)),  # type: ignore[arg-type]
     "a page is a large array": lambda: Cache(page=np.broadcast_to(True, (1 << 20, 1 << 20))),  # type: ignore[arg-type]

@@ -50,9 +50,7 @@ def alibi(slopes: Any, *, align: Align = None) -> Alibi:
     alibi(<8 slopes>)
     """
     array = to_numpy(slopes, "slopes", scalars=True)
-    if array.dtype == np.bool_ or not (
-        np.issubdtype(array.dtype, np.floating) or np.issubdtype(array.dtype, np.integer)
-    ):
+    if array.dtype.kind not in "fiu":
         raise DTypeError(f"alibi: slopes must be real numbers, but has dtype {array.dtype}; write .astype(float)")
     if array.ndim != 1:
         raise ShapeError(

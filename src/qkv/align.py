@@ -32,7 +32,7 @@ def read_align(name: str, align: Any) -> Align:
             return "end"
         raise AlignmentError(f"{name}: align must be one of two words or a position, but {shown(align)} came; {way}")
     offset = to_numpy(align, f"{name}: align", scalars=True)
-    if offset.dtype == np.bool_ or not np.issubdtype(offset.dtype, np.integer):
+    if offset.dtype.kind not in "iu":
         raise AlignmentError(f"{name}: align must be a word or whole numbers, but dtype {offset.dtype} came; {way}")
     furthest = max(-int(offset.min()), int(offset.max())) if offset.size else 0
     if furthest >= END:

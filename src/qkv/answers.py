@@ -91,7 +91,7 @@ def indices(name: str, wanted: Any, size: int) -> Any:
     array = to_numpy(wanted, name, scalars=True)
     if array.size == 0:
         return np.zeros(0, np.int64)
-    if array.dtype == np.bool_ or not np.issubdtype(array.dtype, np.integer):
+    if array.dtype.kind not in "iu":
         raise DTypeError(
             f"{name} must be whole numbers, but has dtype {array.dtype}; np.flatnonzero(a) turns booleans into indices"
         )

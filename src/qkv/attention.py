@@ -318,9 +318,9 @@ class Attention:
     def _cells(self, queries: int, keys: int) -> tuple[int, int]:
         p = self._problem
         for name, cells, size, axis in (("queries", queries, p.queries, "L"), ("keys", keys, p.keys, "S")):
-            if isinstance(cells, bool) or not isinstance(cells, (int, np.integer)) or not 1 <= cells <= size:
+            if not 1 <= (whole_number(cells) or 0) <= size:
                 raise ArgumentError(
-                    f"{name} must be a number of cells within 1…{axis} = {size}, but {cells!r} came; pass min({axis}, what fits the picture)"
+                    f"{name} must be a number of cells within 1…{axis} = {size}, but {shown(cells)} came; pass min({axis}, what fits the picture)"
                 )
         return int(queries), int(keys)
 
@@ -346,7 +346,7 @@ class Attention:
         at = p.positions
         if positions is not None:
             at = to_numpy(positions, "positions")
-            if not np.issubdtype(at.dtype, np.integer):
+            if at.dtype.kind not in "iu":
                 raise DTypeError(f"positions must be whole numbers, but has dtype {at.dtype}; count from the first key")
             if at.shape not in ((p.queries,), (*p.batch, p.queries)):
                 raise ShapeError(

@@ -261,7 +261,7 @@ class Cache:
             if isinstance(sequences, Iterable) and not hasattr(sequences, "dtype"):
                 sequences = list(sequences)
             chosen = to_numpy(sequences, "sequences", scalars=True)
-            if chosen.ndim != 1 or (chosen.size and not np.issubdtype(chosen.dtype, np.integer)):
+            if chosen.ndim != 1 or (chosen.size and chosen.dtype.kind not in "iu"):
                 raise DTypeError(
                     f"sequences must be a list of indices, but {chosen.dtype} of shape {chosen.shape} came; pass whole numbers, [0, 0, 1]"
                 )
@@ -397,7 +397,7 @@ class Cache:
         if lengths is None and default is not None:
             return np.full(batch, default, np.int64)
         counts = to_numpy(lengths, name, scalars=True)
-        if counts.dtype == np.bool_ or not np.issubdtype(counts.dtype, np.integer):
+        if counts.dtype.kind not in "iu":
             raise DTypeError(f"{name} must be whole numbers, but has dtype {counts.dtype}; write .astype(int)")
         if counts.dtype == np.uint64:
             counts = np.minimum(counts, np.uint64(END))  # what is larger would be negative as int64

@@ -300,7 +300,7 @@ def _bias(bias: Any, heads: int, dtype: str) -> tuple[Array | None, Floats64 | N
         raise DTypeError("bias is added to the scores, but a mask says which pairs are allowed; pass mask=…")
     if isinstance(bias, (bool, int, float)):
         raise DTypeError(
-            f"bias must be an array that broadcasts to (B…, H, L, S), but {bias!r} came; a constant changes nothing, so drop it"
+            f"bias must be an array that broadcasts to (B…, H, L, S), but {shown(bias)} came; a constant changes nothing, so drop it"
         )
     kind = str(getattr(bias, "dtype", "")).removeprefix("torch.")
     if kind == dtype == "bfloat16":
@@ -404,9 +404,7 @@ def _sink(sink: Any, heads: int, dtype: Float) -> Floats64 | None:
     if sink is None:
         return None
     array = to_numpy(sink, "sink", scalars=True)
-    if array.dtype == np.bool_ or not (
-        np.issubdtype(array.dtype, np.floating) or np.issubdtype(array.dtype, np.integer)
-    ):
+    if array.dtype.kind not in "fiu":
         raise DTypeError(
             f"sink must be one real number per query head, but has dtype {array.dtype}; write .astype(np.float32)"
         )

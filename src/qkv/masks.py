@@ -197,7 +197,7 @@ def _count(name: str, value: Any, extra: str = "") -> None:
 
 
 def _integers(name: str, array: Any, *, at_least: int | None = 0, where: str = "keys") -> Ints:
-    if array.dtype == np.bool_ or not np.issubdtype(array.dtype, np.integer):
+    if array.dtype.kind not in "iu":
         raise DTypeError(f"{where}: {name} must be whole numbers, but has dtype {array.dtype}; write .astype(int)")
     if at_least is not None and array.size and int(array.min()) < at_least:
         raise ArgumentError(

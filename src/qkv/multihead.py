@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .attention import attend
-from .errors import ArgumentError, DTypeError, ShapeError, UnsupportedError
+from .errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, shown
 from .floats import Array
 from .interop import to_numpy
 from .masks import causal as causal_mask
@@ -108,7 +108,7 @@ class MultiHead:
         self.b_q, self.b_k, self.b_v, self.b_o = (_vector(name, b, size) for name, b, size in biases)
         if not isinstance(causal, bool):
             raise DTypeError(
-                f"causal must be True or False, but {causal!r} came; other masks go to the call, as mask=…"
+                f"causal must be True or False, but {shown(causal)} came; other masks go to the call, as mask=…"
             )
         self.causal, self.scale = causal, scale
 
@@ -217,7 +217,7 @@ def _split(x: Array, w: Array, b: Array | None, heads: int) -> Array:
 def _count(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
         raise ArgumentError(
-            f"{name} must be a whole number of at least 1, but {value!r} came; it is in the model's configuration"
+            f"{name} must be a whole number of at least 1, but {shown(value)} came; it is in the model's configuration"
         )
     return int(value)
 

@@ -146,7 +146,7 @@ def _problem(
 
 def _offsets(name: str, offsets: Any, whose: str, total: int) -> Ints:
     array = to_numpy(offsets, name, scalars=True)
-    if array.dtype == np.bool_ or not np.issubdtype(array.dtype, np.integer):
+    if array.dtype.kind not in "iu":
         raise DTypeError(f"{name} must be whole numbers, but has dtype {array.dtype}; write .astype(np.int64)")
     if array.ndim != 1 or not array.size:
         raise ShapeError(
