@@ -65,7 +65,8 @@ template <class T> void open_rows(Work<T> &w, Strips<T> &x, const qkv_shares *as
     const int64_t at = number_of(w, least(i, used - 1));
     const T whole = ((const T *)ask->whole)[at], *const from = (const T *)ask->output + at * E;
     x.lost[i] = whole != whole;
-    w.max[i] = ((const T *)ask->base)[at], w.sum[i] = x.lost[i] ? T(1) : whole;
+    // exp is for what is not above the maximum, which a lost row has none of: all its weights are 0 until it is spoiled.
+    w.max[i] = x.lost[i] ? Real<T>::infinity : ((const T *)ask->base)[at], w.sum[i] = x.lost[i] ? T(1) : whole;
     T *const o = x.output + i * E, *const toward = x.toward + i * E;
     for (int64_t e = 0; e < E; ++e) o[e] = x.lost[i] ? T(0) : from[e];
     const Length length = length_of(o, 1, E);
