@@ -114,6 +114,19 @@ def test_many_ranges_a_row(level):
     assert result.status_all == 0
 
 
+def test_no_range_a_row_is_no_key(level):
+    rng = np.random.default_rng(6)
+    q, k, v = calls.operands(rng, (2,), 4, 2, 70, 300, 16, 16)
+    nothing = np.zeros((2, 70, 0), np.int32)
+    native.run(calls.build(q, k, v), level)  # leaves its ranges in the memory that the next call is given
+    for spread in (False, True):
+        call = calls.build(q, k, v, ranges=(nothing, nothing), tile_rows=8, spread=spread, threads=2)
+        result = native.run(call, level)
+        assert (result.output == 0).all()
+        assert (result.lse == -np.inf).all()
+        assert result.status_any == 0
+
+
 def test_ranges_are_clamped_to_the_keys(level):
     rng = np.random.default_rng(6)
     q, k, v = calls.operands(rng, (1,), 1, 1, 3, 9, 4, 4)

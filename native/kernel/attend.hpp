@@ -195,7 +195,7 @@ template <class T> Place place_of(const Session<T> &s, int64_t task) {
 template <class T> void look_around(Work<T> &w, const Session<T> &s, const Place &at, const Place *next) {
   const qkv_call *call = s.call;
   w.fetch.clear();
-  if (next) {
+  if (next && call->K > 0) {
     const int64_t first = next->n * call->range_batch + next->row0 * call->K, last = first + (next->rows - 1) * call->K;
     const int64_t low = most(least(call->lo[first], call->lo[last]), 0), rows = least(call->block, least(call->hi[last], call->S) - low);
     const qkv_operand *const both[] = {&call->value, &call->key};

@@ -131,7 +131,7 @@ template <class T> QKV_INLINE void cut_vector(const Work<T> &w, Panel &p, int v)
 // The first key at or after `from` that some row may read, or kNone. Calls come with ascending `from`.
 template <class T> int64_t next_key(Work<T> &w, int64_t from) {
   int64_t at = kNone;
-  if (w.call->K > 1) {
+  if (w.call->K != 1) {
     for (int64_t r = 0; r < w.rows; ++r) at = least(at, w.row[r].next(from));
     return at;
   }
@@ -147,7 +147,7 @@ template <class T> int64_t next_key(Work<T> &w, int64_t from) {
 
 // Cuts the rows to the block [start, stop), numbered from w.first. Answers where the last of their keys ends.
 template <class T> int64_t cut_rows_to(Work<T> &w, int64_t start, int64_t stop) {
-  if (w.call->K > 1) {
+  if (w.call->K != 1) {
     int64_t end = 0;
     for (int64_t r = 0; r < w.rows; ++r) {
       RowKeys &row = w.row[r];
