@@ -9,6 +9,11 @@
 #include <string>
 #include <vector>
 
+#if defined(__GLIBC__)
+#include <cxxabi.h>
+#include <unistd.h>
+#endif
+
 #include "dlpack.h"
 #include "qkv.h"
 
@@ -149,6 +154,21 @@ inline qkv_operand operand(const Buffer &b, const Buffer &like, int32_t dtype, i
   return o;
 }
 
+// Takes Python's lock again. A daemon thread that comes too late for it, because the interpreter is on its way out, is ended
+// right there by Python up to 3.13, which unwinds its stack; functions of C++ above do not all let that pass and would
+// end the process. So the thread waits here for the end, as it does from 3.14 on.
+template <class Take> void take_back(Take take) {
+#if defined(__GLIBC__)
+  try {
+    take();
+  } catch (abi::__forced_unwind &) {
+    for (;;) pause();
+  }
+#else
+  take();
+#endif
+}
+
 struct Patience {
   std::chrono::steady_clock::time_point next;
 };
@@ -158,8 +178,10 @@ inline int check_signals(void *context) {
   auto *patience = static_cast<Patience *>(context);
   const auto now = std::chrono::steady_clock::now();
   if (now < patience->next) return 0;
-  nb::gil_scoped_acquire hold;
+  PyGILState_STATE hold = {};
+  take_back([&] { hold = PyGILState_Ensure(); });
   const int raised = PyErr_CheckSignals();
+  PyGILState_Release(hold);
   patience->next = std::chrono::steady_clock::now() + std::chrono::milliseconds(50);
   return raised != 0;
 }

@@ -171,8 +171,9 @@ template <class Run> void carry_out(qkv_call &call, Run run, bool brief = false)
   } else {
     patience.next = std::chrono::steady_clock::now() + std::chrono::milliseconds(50);
     call.poll = check_signals, call.poll_context = &patience;
-    nb::gil_scoped_release others;
+    PyThreadState *const thread = PyEval_SaveThread();
     code = run();
+    take_back([&] { PyEval_RestoreThread(thread); });
   }
   if (code == 1) {
     if (PyErr_Occurred()) throw nb::python_error();

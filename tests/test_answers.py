@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import qkv
-from qkv import engines, reference
+from qkv import reference
 from support import answers as support
 from support.answers import Right
 from support.arrays import wide
@@ -27,13 +27,6 @@ def asked(**changes: Any) -> st.SearchStrategy[Problem]:
 
 #: Answers worked out when they are asked for, and in one pass with the output.
 both_ways = pytest.mark.parametrize("keep", [(), ("entropy", "received", "top")], ids=["afterwards", "in one pass"])
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _few_rows_too() -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engines, "KEPT_ROWS", 1)
-        yield
 
 
 def answers(problem: Problem, keep: tuple[str, ...] = ()) -> qkv.Attention:
@@ -120,3 +113,17 @@ def test_c6_influence_where_the_output_is_zero_is_nan() -> None:
 def test_the_definition_itself_reads_reach() -> None:
     answer = reference.attend(np.zeros((1, 1, 1)), np.zeros((1, 2, 1)), np.ones((1, 2, 1)), allowed=[[True, False]])
     assert answer.weights.tolist() == [[[1, 0]]]
+
+
+def test_d3_a_callers_floating_point_traps_do_not_spring():
+    """Underflow in a weight is no error, whatever `np.errstate` says around the call."""
+    x = np.random.default_rng(0).standard_normal((1, 2, 40, 16)).astype(np.float32)
+    half = x.astype(np.float16)
+    found = qkv.attention(30 * x, x, x, mask=qkv.causal())
+    sunk = qkv.attention(x, x, x * np.float32(1e-36), sink=np.array([80.0, -80.0], np.float32))
+    with np.errstate(all="raise"):
+        qkv.attend(30 * x, x, x)
+        qkv.partial(half, half, np.full_like(half, 1e-7)).finish()
+        for answer in (found, sunk):
+            answer.entropy(), answer.effective_keys(), answer.received(), answer.top(3), answer.top(70)
+            answer.weights(range(40)), answer.contributions(3), answer.influence(3)

@@ -24,10 +24,8 @@ ALL = ("entropy", "received", "top")
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _few_rows_too():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engines, "KEPT_ROWS", 1)
-        yield
+def _afresh():
+    yield
     recipes.forget()
 
 
@@ -156,8 +154,15 @@ def test_what_is_too_long_to_be_held_is_asked_afterwards(monkeypatch):
     found = attention(x, x, x, keep=ALL)
     assert found._problem.kept.received is None
     assert same_bits(found.received(), right.received())
-    monkeypatch.setattr(engines, "KEPT_ROWS", 41)
-    assert attention(x, x, x, keep=ALL)._problem.kept is None
+
+
+def test_f3_a_row_alone_keeps_the_answers_that_it_has_among_others():
+    q, k, v = numbers(0, 2, 40, 16), numbers(1, 2, 300, 16), numbers(2, 2, 300, 16)
+    whole = attention(q, k, v, keep=("entropy", "top"))
+    for row in (0, 7, 39):
+        alone = attention(q[:, row : row + 1], k, v, keep=("entropy", "top"))
+        assert same_bits(alone.entropy()[:, 0], whole.entropy()[:, row])
+        assert same_bits(alone.top(8).weights[:, 0], whole.top(8).weights[:, row])
 
 
 def test_a_cache_and_tensors_are_asked_in_one_pass_too():

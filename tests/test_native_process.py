@@ -209,6 +209,30 @@ for keys in (3000, 6000, 12000, 24000, 48000):
     assert done.stdout.split() == ["fine"], done.stderr
 
 
+@pytest.mark.parametrize("rows", [1, 32, 1500])
+def test_a_daemon_thread_at_work_does_not_spoil_the_end(rows):
+    """Python ends such a thread when it asks for the lock again, and must not end the process with it."""
+    code = f"""
+import threading, time
+import numpy as np, qkv
+x = np.random.default_rng(0).standard_normal((1, 8, {rows}, 64)).astype("f4")
+begun = threading.Event()
+def forever():
+    while True:
+        qkv.attend(x, x, x)
+        begun.set()
+for _ in range(3):
+    threading.Thread(target=forever, daemon=True).start()
+begun.wait(60)
+time.sleep(0.05)
+print("fine")
+"""
+    for _ in range(3):
+        done = run_python(code)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.split() == ["fine"]
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_ctrl_c_stops_a_long_call(threads):
     q, k, v = calls.operands(np.random.default_rng(0), (1,), 8, 1, 8000, 120_000, 64, 64)

@@ -70,7 +70,8 @@ def narrow(array: Array, name: str) -> Array:
     finite = np.isfinite(array)
     clamped = np.where(finite, np.clip(array, -kind.largest, kind.largest), array).astype(np.float32)
     if name == "float16":
-        return clamped.astype(np.float16)
+        with np.errstate(under="ignore"):
+            return clamped.astype(np.float16)
     bits = clamped.view(np.uint32)
     rounded = (bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(16)
     # Adding the rounding bias to a NaN's payload could carry into the sign or make it an infinity.

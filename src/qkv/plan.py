@@ -32,9 +32,10 @@ RECEIVED_KEYS, LISTED_KEYS, SHARED_KEYS = 512, 64, 1024
 #: The same for tensors off the CPU, where a step has to be large to be worth its start; and keys of one block there.
 DEVICE_PAIRS, DEVICE_KEYS = 1 << 26, 2048
 
-#: What is worked out in one pass with the output: lists of so many largest weights, from so many rows on (a few rows go by
-#: another way, which is faster), and what keys receive where there are no more of them, since a tile's weights are held.
-KEPT_TOP, KEPT_ROWS, KEPT_KEYS = 8, 12, 16384
+#: What is worked out in one pass with the output: lists of so many largest weights, and what keys receive where there are no
+#: more of them, since a tile's weights are held. Few rows would be faster in two passes, whose last bits are others: how
+#: many rows there are may not show in a row (F3).
+KEPT_TOP, KEPT_KEYS = 8, 16384
 
 
 class Tile(NamedTuple):

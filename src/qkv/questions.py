@@ -69,7 +69,8 @@ def top(problem: Problem, plan: Plan, count: int) -> tuple[Ints, Array]:
         keys, values = seen.keys[np.take_along_axis(keys, order, axis=-1)], np.take_along_axis(values, order, axis=-1)
         at = (seen.tile.batch, slice(None), slice(seen.tile.start, seen.tile.stop), slice(0, many))
         index[at], weight[at] = np.where(values < 0, -1, keys), np.where(values < 0, 0, values)
-        weight[at][seen.wrong] = np.nan
+        lost = (seen.tile.batch, slice(None), slice(seen.tile.start, seen.tile.stop))
+        index[lost][seen.wrong], weight[lost][seen.wrong] = -1, np.nan
     return index, weight
 
 
@@ -105,7 +106,8 @@ def entropy(problem: Problem, plan: Plan) -> Array:
 
 def effective_keys(problem: Problem, plan: Plan, nats: Array) -> Array:
     """exp(entropy), and 0 for a row that reads no key."""
-    out = np.exp(nats)
+    with np.errstate(under="ignore", invalid="ignore"):
+        out = np.exp(nats)
     if problem.sums is not None:
         lost = np.zeros(out.shape, np.bool_) if problem.lost is None else problem.lost
         out[np.isneginf(problem.sums[0]) & ~lost] = 0

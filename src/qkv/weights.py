@@ -49,7 +49,8 @@ class Weights:
     def weight(self) -> Array:
         """(H, R, C): mass over the whole, the sink included; rows add up to 1 minus the sink's share."""
         whole = self.total + self.sink
-        out: Array = np.where(self.reach, self.mass / np.where(whole == 0, 1, whole)[..., None], 0)
+        with np.errstate(under="ignore", invalid="ignore"):
+            out: Array = np.where(self.reach, self.mass / np.where(whole == 0, 1, whole)[..., None], 0)
         return out
 
     @property

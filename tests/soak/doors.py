@@ -5,13 +5,11 @@ A door says how many calls it made and raises AssertionError for a wrong one. `a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import numpy as np
 
 import qkv
-from qkv import engines
 from qkv.engines import native
 from qkv.gradient import attention_gradient
 from support import answers, checks
@@ -97,25 +95,14 @@ def partial(facts: Facts, attend: Attend = front_door) -> int:
     return len(parts) + 1
 
 
-@contextmanager
-def _one_pass_from(rows: int) -> Iterator[None]:
-    before = engines.KEPT_ROWS
-    engines.KEPT_ROWS = rows
-    try:
-        yield
-    finally:
-        engines.KEPT_ROWS = before
-
-
 def questions(facts: Facts, attend: Attend = front_door) -> int:
     """What an `Attention` answers, kept from one pass or worked out afterwards (C1, C4, C6)."""
     levels.engine_of(facts)
     problem = problem_of(facts, magnitudes=CALM, planted=False, keys_are_columns=True)
     keep = tuple(name for name in ("entropy", "received", "top") if facts.chance(f"keep {name}", 0.4))
-    with _one_pass_from(facts.pick("one pass from", (16, 1))):
-        found = qkv.attention(
-            problem.query, problem.key, problem.value, **{"empty": "zero", **problem.arguments}, keep=keep
-        )
+    found = qkv.attention(
+        problem.query, problem.key, problem.value, **{"empty": "zero", **problem.arguments}, keep=keep
+    )
     right = Right(problem)
     answers.weights(problem, found, right)
     answers.top(problem, found, right, facts.whole("top", 1, 20))

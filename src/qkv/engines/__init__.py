@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ..errors import ArgumentError, EngineError
 from ..floats import Array, narrow
-from ..plan import KEPT_KEYS, KEPT_ROWS, KEPT_TOP, Plan, keep_plan, make_plan
+from ..plan import KEPT_KEYS, KEPT_TOP, Plan, keep_plan, make_plan
 from ..problem import Kept, Problem
 from ..state import Rows, failed, finish_rows, lost_as_nan
 from . import native, native_call, numpy_tiles
@@ -92,7 +92,7 @@ def _kept(problem: Problem, keep: Collection[str]) -> Kept | None:
     """Room for the answers that one pass gives; None where there is nothing to gain (sizes alone decide, so threads do not)."""
     shape, dtype = (problem.batches, problem.heads, problem.queries), problem.dtype.compute
     received = "received" in keep and problem.keys <= KEPT_KEYS
-    if problem.queries < KEPT_ROWS or not problem.keys or not (received or "entropy" in keep or "top" in keep):
+    if not problem.queries or not problem.keys or not (received or "entropy" in keep or "top" in keep):
         return None
     listed = (*shape, KEPT_TOP)
     return Kept(

@@ -207,7 +207,7 @@ def _finished(
     base, whole, kept = beside(state.max.reshape(shape), state.sum.reshape(shape), logit, lost)
     output = state.mix.reshape(*shape, problem.value_width)
     if kept is not None:
-        with np.errstate(invalid="ignore"):
+        with np.errstate(under="ignore", invalid="ignore"):
             output = output * kept[..., None]
     return _flat(base), _flat(whole), _flat(output)
 
