@@ -100,6 +100,14 @@ def _megabytes(size: int | None) -> str:
     return "unknown" if size is None else f"{size / 2**20:.1f} MB"
 
 
+def _seconds(text: str) -> float:
+    """A time that is one."""
+    seconds = float(text)
+    if not 0 < seconds < 1e6:
+        raise argparse.ArgumentTypeError(f"a number of seconds above 0 was expected, not {text}")
+    return seconds
+
+
 def main() -> int:
     """Run the races, print a table, write the JSON; 1 if a result of qkv is wrong."""
     parser = argparse.ArgumentParser(description="Speed of qkv beside its peers, in interleaved pairs.")
@@ -107,7 +115,7 @@ def main() -> int:
     parser.add_argument("--peer", metavar="TEXT", default="", help="only peers whose name holds this")
     parser.add_argument("--dtype", metavar="NAME", default="", help="only float32, bfloat16 or float16")
     parser.add_argument("--level", metavar="ISA", default="", help="hold qkv and torch to v3 (AVX2) or v4 (AVX-512)")
-    parser.add_argument("--seconds", type=float, default=3.0, help="time for each peer on each shape (default: 3)")
+    parser.add_argument("--seconds", type=_seconds, default=3.0, help="time for each peer on each shape (default: 3)")
     parser.add_argument("--out", type=Path, default=Path("build/bench.json"), help="the JSON file")
     options = parser.parse_args()
     shapes = [s for s in SHAPES if options.shape in s.label and options.dtype in ("", s.dtype)]
@@ -115,6 +123,10 @@ def main() -> int:
     if not shapes or not names:
         what, known = ("shape", [s.label for s in SHAPES]) if not shapes else ("peer", list(PEERS))
         print(f"no {what} is called like that; there are: {'; '.join(known)}", file=sys.stderr)
+        return 2
+    known_levels = qkv.info().levels
+    if options.level and options.level not in known_levels:
+        print(f"--level must be one of {', '.join(known_levels)} on this machine, not {options.level!r}", file=sys.stderr)
         return 2
     if options.level:
         held_to(options.level)

@@ -20,8 +20,10 @@ HEAD = """# Performance
 
 Written by `benchmarks/page.py` from what `make bench` measured; how it measures stands in
 [bench.py](../benchmarks/bench.py) and [race.py](../benchmarks/race.py). Ratios are the time of the peer over the time of
-qkv, medians of interleaved pairs in one process with the middle half of them in brackets: above 1, qkv is faster. *Share*
-is the part of what the machine does at best in the same run: a large matrix product, for decoding a plain read. *Error* is
+qkv, medians of interleaved pairs in one process with the middle half of them in brackets: above 1, qkv is faster. The two
+times are medians by themselves, so where they scatter they need not divide to the ratio. *Share* is qkv's rate as a part of
+a large matrix product's by torch in the same run, for decoding of a plain read by all threads; neither is the most
+that the processor could do, so a row may pass it. *Error* is
 qkv's mean and largest error over the peer's, against float64 on sampled rows: below 1, qkv is nearer. *Memory* is what a
 first call takes beyond its result, qkv's and the peer's. What bounds the rows that fall short, and what was tried, stands in
 [log.md](log.md).

@@ -187,6 +187,9 @@ def chunk(record: Record, stream: str, end: int) -> bool:
 def repeat(wanted: argparse.Namespace) -> int:
     """One case, or those up to another, once."""
     stream, seed = wanted.stream or "random", wanted.seed
+    if seed < 0:
+        print(f"--seed must be the number of a case, 0 or more, not {seed}", file=sys.stderr)
+        return 2
     more = ["--changes", wanted.changes] if wanted.changes else []
     found, case, text = worked(stream, seed, wanted.until or seed + 1, *more)
     if found is None:

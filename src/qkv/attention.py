@@ -131,7 +131,7 @@ def attention(
         out, at = recipes.known(query, key, value, mask, bias, scale, softcap, sink, empty, nonfinite, layout, True)
         if out is not None:
             return Attention(out.output, out.lse, _Asked(out.state))
-    refuse_foreign(others)
+    refuse_foreign(others, attention)
     arguments = {
         "mask": mask,
         "bias": bias,

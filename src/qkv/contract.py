@@ -7,7 +7,9 @@ non-finite operands (D2).
 from __future__ import annotations
 
 import difflib
+import inspect
 import math
+from collections.abc import Callable
 from functools import lru_cache
 from numbers import Real
 from typing import Any, Literal
@@ -53,6 +55,12 @@ _FOREIGN = {
     "logits_soft_cap": "softcap=",
     "logit_softcapping": "softcap=",
     "is_causal_mask": "mask=causal()",
+    "cu_seqlens_q": "attend_packed(query, key, value, query_offsets, key_offsets)",
+    "cu_seqlens_k": "attend_packed(query, key, value, query_offsets, key_offsets)",
+    "max_seqlen_q": "nothing: lengths follow from the offsets",
+    "max_seqlen_k": "nothing: lengths follow from the offsets",
+    "align": "mask=causal(align=…)",
+    "keep": "attention(…, keep=…), which gives the answers that are to be kept",
     "attention_mask": "mask=keys(a.astype(bool)) for padding (B, S), or mask=a.astype(bool) for pairs",
 }
 
@@ -60,15 +68,26 @@ _FOREIGN = {
 ARGUMENTS = ("mask", "bias", "scale", "softcap", "sink", "empty", "nonfinite", "layout")
 
 
-def refuse_foreign(others: dict[str, Any]) -> None:
-    """Raise for every keyword that is not ours, with our spelling where there is one."""
+def refuse_foreign(others: dict[str, Any], function: Callable[..., Any] | None = None) -> None:
+    """Raise for every keyword that is not ours, with our spelling where there is one.
+
+    Args:
+        function: whose keywords are told of; without it those of `attend`.
+    """
     for name in others:
+        own = ARGUMENTS if function is None else _keywords(function)
         if name in _FOREIGN:
             raise UnsupportedError(f"{name} is not an argument here; write {_FOREIGN[name]}")
-        near = difflib.get_close_matches(name, ARGUMENTS, 1)
+        near = difflib.get_close_matches(name, own, 1)
         raise UnsupportedError(
-            f"{name} is not an argument here{f', but {near[0]} is' if near else ''}; write one of {', '.join(ARGUMENTS)}"
+            f"{name} is not an argument here{f', but {near[0]} is' if near else ''}; write one of {', '.join(own)}"
         )
+
+
+def _keywords(function: Callable[..., Any]) -> tuple[str, ...]:
+    """The names that a function takes as keywords alone."""
+    parameters = inspect.signature(function).parameters.values()
+    return tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
 
 
 def canonical(

@@ -109,7 +109,7 @@ def explain(
     >>> f"{e.pairs:.1%}", e.tiles_touched < 0.065 * e.tiles
     ('3.1%', True)
     """
-    refuse_foreign(others)
+    refuse_foreign(others, explain)
     problem = canonical(
         query,
         key,

@@ -75,7 +75,7 @@ def attend_packed(
         raise UnsupportedError(
             "layout is not an argument here, since packed arrays are (total, H, D); transpose yours if heads come first"
         )
-    refuse_foreign(others)
+    refuse_foreign(others, attend_packed)
     problem = _problem(query, key, value, mask, bias, scale, softcap, sink, empty, nonfinite)
     queries = _offsets("query_offsets", query_offsets, "query", problem.queries)
     if key_offsets is None:

@@ -154,7 +154,7 @@ def partial(
     for name in ("sink", "empty"):
         if name in others:
             raise UnsupportedError(f"{name} belongs to the whole, not to a part; pass it to finish({name}=…)")
-    refuse_foreign(others)
+    refuse_foreign(others, partial)
     problem = canonical(
         query,
         key,

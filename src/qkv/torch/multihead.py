@@ -151,7 +151,7 @@ class MultiHeadAttention(nn.Module):
         Raises:
             UnsupportedError: dropout in training, a keyword that is not honoured, a cache where gradients are wanted.
         """
-        refuse_foreign(others)
+        refuse_foreign(others, type(self).forward)
         if self.dropout > 0 and self.training:
             raise UnsupportedError(
                 f"dropout must be 0 in training, but is {self.dropout}, and attention here is exact; set layer.dropout = 0.0 and drop "
