@@ -126,7 +126,9 @@ def main() -> int:
         return 2
     known_levels = qkv.info().levels
     if options.level and options.level not in known_levels:
-        print(f"--level must be one of {', '.join(known_levels)} on this machine, not {options.level!r}", file=sys.stderr)
+        print(
+            f"--level must be one of {', '.join(known_levels)} on this machine, not {options.level!r}", file=sys.stderr
+        )
         return 2
     if options.level:
         held_to(options.level)
