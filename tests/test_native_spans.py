@@ -117,3 +117,14 @@ def test_d3_a_sum_of_large_values_that_leaves_the_range_on_the_way_stays_finite(
     lost = native.run(call, level)
     assert (lost.status[0, 0] == np.where(np.arange(60) == 59, 3, 1)).all()
     assert calls.same_bits(lost.output[0, 0, :59], found.output[0, 0, :59])
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+def test_d1_a_bad_value_hides_no_bad_key(level: str, number: float) -> None:
+    """Keys that are read where they lie were not looked at; values that are packed were, and a bad one sends the panel another
+    way. Rows that read the key and not the value are spoiled all the same."""
+    q, k, v = calls.operands(np.random.default_rng(0), (1,), 2, 1, 40, 40, 16, 16)
+    call = calls.build(q, spoiled(k, "float32", 12, number), apart_from(spoiled(v, "float32", 30, np.nan)), causal=True)
+    found = native.run(call, level)
+    assert ((found.status & 2) != 0).all(axis=(0, 1)).tolist() == [row >= 12 for row in range(40)]

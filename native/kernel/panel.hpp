@@ -184,7 +184,8 @@ template <class T, int N> bool score_spans(Work<T> &w, const Panel &p, Spans<N> 
   const qkv_call *call = w.call;
   span = all_keys<N>(p);
   const bool dot = !(call->softcap > 0 || call->slopes), ranged = p.ranged && !call->allow.base && !call->bias.base;
-  if (__builtin_expect(w.key_unseen && !(ranged && dot), 0)) look_at_keys(w);
+  // A value that is bad sends the panel the way where keys have been looked at.
+  if (__builtin_expect(w.key_unseen && (!(ranged && dot) || w.any_bad), 0)) look_at_keys(w);
   if (!ranged || __builtin_expect(w.any_bad, 0)) {
     bool masked;
     return score_panel<T, N>(w, p, masked, top);
