@@ -18,6 +18,7 @@ import signal
 import struct
 import sys
 import traceback
+import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -73,7 +74,10 @@ def many(stream: str, begin: int, end: int, at: int) -> dict[str, Any]:
 def trial(stream: str, seed: int, changes: dict[str, Any]) -> tuple[dict[str, tuple[Any, list[Any]]], str]:
     """One case in a child: its facts as far as they were drawn, and what was wrong, "" if nothing was."""
     out, into = os.pipe()
-    child = os.fork()
+    with warnings.catch_warnings():
+        # Libraries with threads warn of every fork (JAX does, where a test has loaded it); the child uses none of them.
+        warnings.simplefilter("ignore")
+        child = os.fork()
     if child == 0:  # pragma: no cover - measured in the parent
         os.close(out)
         faulthandler.disable()
