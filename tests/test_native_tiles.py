@@ -228,6 +228,18 @@ def test_documents_packed_padded_or_alone(level):
             assert calls.same_bits(native.run(call, level).output[..., pad:, :], alone.output)
 
 
+@pytest.mark.parametrize("S", [16, 33, 131])
+def test_answers_kept_from_the_pass_survive_the_last_tile(level, S):
+    """A tile of scores is whole, also where the block's keys end: what is kept behind them stays as it is (C4)."""
+    call = calls.build(*calls.operands(np.random.default_rng(S), (1,), 2, 1, 70, S, 64, 64, "bfloat16"), "bfloat16")
+    entropy, received = np.zeros((1, 2, 70), np.float32), np.zeros((1, 2, S), np.float32)
+    found = native.run(call, level, keep=native.Keep(0, entropy, received, None, None))
+    weights = calls.definition(call).weights.astype(np.float64)
+    calls.assert_defined(call, found)
+    assert np.abs(received - weights.sum(axis=-2)).max() < 1e-4
+    assert np.abs(entropy + (weights * np.log(weights)).sum(axis=-1)).max() < 1e-4
+
+
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers here")
 def test_a_call_in_a_signal_handler(level):
     """Whoever runs between two blocks may use tiles too; the call goes on with its own."""

@@ -56,7 +56,8 @@ template <class T> struct Noted {
     keys_again = arena->take<int64_t>(listed);
     // A block that begins in the middle of a tile's first keys is one more.
     const int64_t panels = lanes / width, most_kept = keeps ? times(call->S / call->block + 2, panels, &over) : 0;
-    weights = arena->take<T>(keeps ? times(lanes, call->S, &over) : 0);
+    // The last panel's scores come as whole tiles, so they may reach as far behind it as in a strip (work.hpp).
+    weights = arena->take<T>(keeps ? times(lanes, call->S, &over) + kTileSide * 2 * width : 0);
     maxima = arena->take<T>(times(most_kept, 2 * width, &over)), kept = arena->take<Kept>(most_kept);
     column = arena->take<T>(keeps ? times(block_rows + 2 * width, width, &over) : 0);
     if (over) arena->overflow = true;
